@@ -212,14 +212,14 @@ def _looped(space) -> tuple[object, dict[str, np.ndarray]]:
     """The function of a sweep that is one program, and its first cases."""
     from mfabric_jax.apps.sweep import Sweep
     from mfabric_jax.evaluate.composed import iteration_of
-    from mfabric_jax.evaluate.rows.points import SAMPLE, Points
+    from mfabric_jax.evaluate.rows.points import SAMPLE, EvaluatedBlock
 
     if isinstance(space, Sweep):
         (group,) = space.groups
         program = space.program(group)
         return program.function, program.cases(space.data(group.rows[:LOOPED]))
     (block,) = space.cases.blocks
-    cases = {path: values[:LOOPED] for path, values in Points(block).cases().items()}
+    cases = {path: values[:LOOPED] for path, values in EvaluatedBlock(block).cases().items()}
     function, _ = iteration_of(block.case)
     return function, {path: np.maximum(values, 0) if path == SAMPLE else values for path, values in cases.items()}
 

@@ -16,7 +16,7 @@ import numpy as np
 from mfabric_jax import traffic, workload
 from mfabric_jax.apps.recordings import statistics
 from mfabric_jax.checks import InputError
-from mfabric_jax.report.figures.trace import build_load, spread
+from mfabric_jax.report.figures.trace import build_load, sampled_layers
 from mfabric_jax.traffic import Knobs
 from mfabric_jax.traffic.generator import TrafficShape
 from mfabric_jax.traffic.generator import draw as drawn
@@ -67,7 +67,7 @@ def run(config: Config) -> list[Row]:
         | {"max_over_mean": float(relative[at, layer].max()), "deviation": float(relative[at, layer].std())}
         | {f"expert_{expert}": round(float(value), 5) for expert, value in enumerate(relative[at, layer])}
         for at in range(len(load))
-        for layer in spread(load.shape[1])
+        for layer in sampled_layers(load.shape[1])
     ]
 
 

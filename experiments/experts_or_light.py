@@ -100,9 +100,9 @@ def timed(config: Config, design: Design, tokens: Tokens) -> Row:
     """The row of a design."""
     setting = resolve(config.setting(design))
     if design.placement != "contiguous":
-        room = setting.room(setting.job)
+        layout = setting.layout(setting.job)
         tokens = tokens_by_slot(
-            tokens, room, placement_policy(design.placement), every=setting.case.placement.rule.every
+            tokens, layout, placement_policy(design.placement), every=setting.case.placement.rule.every
         )
     one = problem_of(setting, (setting.case.network.nic_gbps,), traffic=(tokens,))
     (row,) = rows_of(one)

@@ -90,8 +90,8 @@ def re_placed(job: Workload, count: Float[np.ndarray, "I L R"]) -> Float[np.ndar
     position = count.reshape(*count.shape[:2], -1, GROUP).sum(axis=2)
     loads = np.repeat(position, experts // GROUP, axis=-1) / (experts // GROUP)
     tokens = Tokens(loads[:, :, None, None], "counted by rank").after_the_first()
-    room = SlotLayout(RANKS, PER_SERVER, RANKS * experts // GROUP, experts)
-    found = tokens_by_slot(tokens, room, placement_policy("hierarchical"), every=1).count
+    layout = SlotLayout(RANKS, PER_SERVER, RANKS * experts // GROUP, experts)
+    found = tokens_by_slot(tokens, layout, placement_policy("hierarchical"), every=1).count
     return found.reshape(*found.shape[:2], RANKS, -1).sum(axis=-1)
 
 

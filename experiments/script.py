@@ -30,7 +30,7 @@ from mfabric_jax.case.layers import preset_layers
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import help, words
 from mfabric_jax.evaluate import Problem, resolve, simulate
-from mfabric_jax.evaluate.rows.points import Points, Shared
+from mfabric_jax.evaluate.rows.points import EvaluatedBlock, Shared
 from mfabric_jax.evaluate.rows.results import provenance
 from mfabric_jax.evaluate.solving import solve, times_of
 from mfabric_jax.fabric import Region
@@ -442,7 +442,7 @@ def reusing(asked: Cases, solved: dict[str, OfFabric]) -> list[Row]:
     rows = []
     for points in simulate(asked).groups:
         shared = solved.setdefault(points.on.name, OfFabric())
-        rows += Points(points.block, shared=shared).rows()
+        rows += EvaluatedBlock(points.block, shared=shared).rows()
     return rows
 
 

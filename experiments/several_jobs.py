@@ -16,7 +16,7 @@ import numpy as np
 
 from mfabric_jax.apps.graphs.jobs.compared import JobsCompared, compare_jobs
 from mfabric_jax.apps.graphs.jobs.jobs_file import SharedJobs, jobs_of
-from mfabric_jax.apps.graphs.jobs.ways import JobsStudy
+from mfabric_jax.apps.graphs.jobs.sharing import JobsStudy
 from mfabric_jax.checks import InputError
 
 from .pictures import beside, dots

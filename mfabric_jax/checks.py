@@ -186,7 +186,7 @@ def not_negative(field: str, value: T) -> T:
     return _check_rule(field, value, lambda array: (array >= 0) & (array < math.inf), "finite and not negative")
 
 
-def part(field: str, value: T) -> T:
+def fraction(field: str, value: T) -> T:
     """Check that a fraction is above 0 and at most 1."""
     return _check_rule(field, value, lambda array: (array > 0) & (array <= 1), "above 0 and at most 1")
 

@@ -12,7 +12,7 @@ import pytest
 from mfabric_jax import InputError, units
 from mfabric_jax.apps.sweep import read_sweep
 from mfabric_jax.apps.validation import read_runs
-from mfabric_jax.checks import not_negative, number, one_of, part, positive, whole
+from mfabric_jax.checks import fraction, not_negative, number, one_of, positive, whole
 from mfabric_jax.fabric import Prices, read_graph
 from mfabric_jax.policies import load
 from mfabric_jax.report import QueryOptions, query, read_rows, write_rows
@@ -193,14 +193,14 @@ def test_right_numbers_come_back():
         assert positive("field", value) is value
         assert not_negative("field", value) is value
     assert not_negative("field", 0) == 0
-    assert part("field", 1) == number("field", np.float32(1)) == 1
+    assert fraction("field", 1) == number("field", np.float32(1)) == 1
     assert (whole("field", 0, at_least=0), type(whole("field", np.int32(7)))) == (0, int)
 
 
 WRONG = [(positive, value, "finite and above 0") for value in (0, -1, NAN, -INF, np.float32(-2.5))]
 WRONG += [(not_negative, value, "finite and not negative") for value in (-1, INF, [1.0, -1.0])]
 WRONG += [(check, value, "a number") for check in (positive, number) for value in ("1", None, True, [1, "x"], 1j)]
-WRONG += [(part, value, "above 0 and at most 1") for value in (0, 1.5, NAN)]
+WRONG += [(fraction, value, "above 0 and at most 1") for value in (0, 1.5, NAN)]
 WRONG += [(number, value, "a number") for value in ([1, 2], np.ones(2), [1, [2, 3]])]
 WRONG += [(whole, value, "a whole number of at least 1") for value in (0, -1, 1.0, "1", None, True, NAN)]
 
@@ -246,7 +246,7 @@ def test_what_is_sensible_is_told_by_the_name_of_the_field():
         (positive, "gigabytes", (1e-9, 1e6), (1e-320,), "1e-09 to 1e+12"),
         (positive, "nvswitch_gigabytes_per_s", (900,), (1e300,), "1e-09 to 1e+18"),
         (positive, "anything", (1e-30, 1e30, [1, 1e30]), (1e-31, 1e31, [1.0, 1e31]), "1e-30 to 1e+30"),
-        (part, "goodput", (1e-6, 1), (1e-300,), "1e-06 to 1"),
+        (fraction, "goodput", (1e-6, 1), (1e-300,), "1e-06 to 1"),
     ):
         for value in right:
             assert check(field, value) is value

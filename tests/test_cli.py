@@ -53,6 +53,8 @@ def test_version_and_help(capsys, never_computes):
         assert status(command, "--help") == 0
         output = capsys.readouterr().out
         assert f"usage: mfabric {command}" in output
+        assert " ...\n" not in output, command  # options are not cut
+        assert "rank|gpuEndpoints" not in output  # a text runs into no flag
         assert all(word in output for word in words.get(command, "").split()), command
 
 

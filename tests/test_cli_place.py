@@ -22,8 +22,8 @@ def test_recorded_loads_become_a_placement_in_every_form(loads, capsys, tmp_path
     assert status(*words) == 0
     assert "2 layers, 8 experts in 12 slots of 4 ranks: map" in capsys.readouterr().out
     slots = json.loads((tmp_path / "map.json").read_text())["physical_to_logical_map"]
-    room = SlotLayout(ranks=4, ranks_per_server=2, slots=12, groups=8)
-    assert slots == [hierarchical(COUNT[:, layer].sum(axis=0, keepdims=True), room).tolist() for layer in (0, 1)]
+    layout = SlotLayout(ranks=4, ranks_per_server=2, slots=12, groups=8)
+    assert slots == [hierarchical(COUNT[:, layer].sum(axis=0, keepdims=True), layout).tolist() for layer in (0, 1)]
     assert status(*["traces", "place", "map.json", "ascend.json", "--form", "ascend", "--ranks", "4"]) == 0
     assert status(*["traces", "place", "ascend.json", "eplb.json", "--form", "eplb"]) == 0
     assert status(*["traces", "place", "eplb.json", "again.json"]) == 0

@@ -272,7 +272,7 @@ APPS = {  # what outside of an app may import it: its commands
     "graphs": {"export", "jobs", "replay", "traffic"},
     "learning": {"evaluate", "policies", "train"},
     "recordings": {"calibrate", "calibrate_nccl", "traces", "traces_study"},
-    "serving": {"serve", "serve_said", "validate"},
+    "serving": {"serve", "serve_sentences", "validate"},
     "sweep": {"rerun", "sweep"},
     "validation": {"validate"},
 }

@@ -163,8 +163,8 @@ def _seconds(case: Case, shapes: _Shapes, routing: str, parts: bool = False):
     (demand, count, _), region = _region_args(case, shapes), _region(case, shapes)
     if not parts:
         return jax.jit(lambda *given: asking.seconds_of(*given, routing)).lower(count, demand, region)
-    turning = shapes.of(bool, *demand.shape)
-    return jax.jit(lambda *given: asking.waiting_of(*given, routing)).lower(count, demand, turning, region)
+    reconfiguring = shapes.of(bool, *demand.shape)
+    return jax.jit(lambda *given: asking.waiting_of(*given, routing)).lower(count, demand, reconfiguring, region)
 
 
 def _training(case: Case, shapes: _Shapes):
@@ -197,7 +197,7 @@ def _clock(case: Case, shapes: _Shapes):
     both, some = shapes.floats(*places_of, 2), shapes.floats(*places_of)
     switch, ahead = shapes.of(bool, *places_of, 2), shapes.of(bool, *places_of)
     each = shapes.floats(case.batch)
-    loads = Exchanges(both, both, some, switch, ahead, None, each, anew=both)
+    loads = Exchanges(both, both, some, switch, ahead, None, each, new_circuits=both)
     rates = FabricRates(*(each for _ in FabricRates._fields[:-1]))
     seconds = BlockSeconds(each, each, each)
 

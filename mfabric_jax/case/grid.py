@@ -1,6 +1,7 @@
 """Several cases: grids of lists, random draws, and named variants.
 
-Traced numbers are inputs of one compiled program. They are stored as columns, so a few `Block`s hold millions of cases.
+Traced numbers are inputs of one compiled program. They are stored as columns, so a few `CaseBlock`s hold
+millions of cases.
 """
 
 import contextlib
@@ -116,9 +117,9 @@ OF_BILLS: tuple[str, ...] = (  # settings of costs and failures
     *("gpu.watts", "gpu.usd", "gpu.nvswitches", "network.prices", "job.training_tokens"),
 )
 # Settings that a command does not read, each with a hint: commands about links, and commands about times and bytes.
-BESIDE_LINKS: dict[str, str] = dict.fromkeys((*OF_COMPUTING, *OF_BILLS), "")
-BESIDE_LINKS |= {"network.alpha_s": "; the latency of a link is network.link_delay_s"}
-BESIDE_TIMES: dict[str, str] = dict.fromkeys(OF_BILLS, "")
+UNREAD_BY_LINKS: dict[str, str] = dict.fromkeys((*OF_COMPUTING, *OF_BILLS), "")
+UNREAD_BY_LINKS |= {"network.alpha_s": "; the latency of a link is network.link_delay_s"}
+UNREAD_BY_TIMES: dict[str, str] = dict.fromkeys(OF_BILLS, "")
 MOST_CASES = 2**26  # every column has an entry per case
 OWN_NICS = (
     "fat-tree",
@@ -128,7 +129,7 @@ OWN_NICS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Block:
+class CaseBlock:
     """Cases that differ only in traced numbers: the first case, its variant, and equally long columns by path."""
 
     case: Case
@@ -154,7 +155,7 @@ class Cases:
     For display only: `stated`, `sources` (layer of each stated path), `variants`, `random` (random axes).
     """
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[CaseBlock, ...]
     varied: tuple[str, ...] = ()
     stated: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
@@ -208,9 +209,9 @@ def cases(
     or invalid values.
     """
     if isinstance(case, Case):
-        case = Cases((Block(case),))
+        case = Cases((CaseBlock(case),))
     elif not isinstance(case, Cases):
-        case = _join_cases([Cases((Block(single_case),)) for single_case in case])
+        case = _join_cases([Cases((CaseBlock(single_case),)) for single_case in case])
     if axes is None:
         return case
     if not isinstance(axes, Mapping):
@@ -229,7 +230,7 @@ def _join_cases(several: Sequence[Cases]) -> Cases:
     return Cases(blocks, varied_paths(blocks))
 
 
-def varied_paths(blocks: Sequence[Block]) -> tuple[str, ...]:
+def varied_paths(blocks: Sequence[CaseBlock]) -> tuple[str, ...]:
     """Return the paths at which the cases of blocks differ."""
     seen: dict[str, set] = {}
     for block in blocks:
@@ -257,14 +258,14 @@ def _grid(below: Statement, above: Statement, variant: str = AS_SET) -> Cases:
     coded = {path: values for path, values in axes.items() if not settings()[path].traced}
     traced = {path: values for path, values in axes.items() if settings()[path].traced}
     _check_count(math.prod(len(values) for values in axes.values()))
-    blocks: dict[Any, Block] = {}
+    blocks: dict[Any, CaseBlock] = {}
     for chosen in itertools.product(*coded.values()):
         combination = fixed | dict(zip(coded, chosen, strict=True))
         own = {path: values for path, values in traced.items() if reads_setting(path, combination)}
         first = {path: values[0] for path, values in traced.items()}
         read = build({path: value for path, value in (combination | first).items() if reads_setting(path, combination)})
         columns = dict(zip(own, zip(*itertools.product(*own.values()), strict=True), strict=True))
-        blocks.setdefault((read, variant), Block(build(combination | first), variant, columns))
+        blocks.setdefault((read, variant), CaseBlock(build(combination | first), variant, columns))
     return Cases(tuple(blocks.values()), tuple(axes))
 
 
@@ -368,7 +369,7 @@ def draw_cases(below: Cases, random: Mapping[str, Any], sweep: Mapping[str, Any]
     return dataclasses.replace(below, blocks=tuple(blocks), varied=varied, rules=rules)
 
 
-def _with_draws(block: Block, values: Mapping[str, list[Any]]) -> Iterator[Block]:
+def _with_draws(block: CaseBlock, values: Mapping[str, list[Any]]) -> Iterator[CaseBlock]:
     base, rows = flat(block.case), len(next(iter(values.values())))
     before = {
         path: [value for value in column for _ in range(rows // len(block))] for path, column in block.columns.items()
@@ -383,7 +384,7 @@ def _with_draws(block: Block, values: Mapping[str, list[Any]]) -> Iterator[Block
         read = {path: column for path, column in columns.items() if _may_be_read(path, above)}
         own = {path: tuple(column[row] for row in some) for path, column in read.items()}
         above = read_statement(above | {path: column[0] for path, column in own.items()})
-        yield Block(build(merge_statements(base, above)), block.variant, own)
+        yield CaseBlock(build(merge_statements(base, above)), block.variant, own)
 
 
 def _may_be_read(path: str, drawn: Statement) -> bool:

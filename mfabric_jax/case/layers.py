@@ -16,7 +16,7 @@ from mfabric_jax.support.text_files import mapping_in
 
 FABRIC = "network.fabric"
 MODEL = "model.name"
-BESIDE = ("preset", "variants", "random", "sweep")  # keys of a file that are not settings
+NOT_SETTINGS = ("preset", "variants", "random", "sweep")  # keys of a file that are not settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ def layers_of(content: Mapping[str, Any], name: str, *, typed: bool = False) -> 
     with in_file(name):
         below = [layer for entry in named for layer in preset_layers(entry)]
     variants = tuple(_variant(entry, where) for entry in _tables(content.get("variants", []), where))
-    settings = {key: value for key, value in content.items() if key not in BESIDE}
+    settings = {key: value for key, value in content.items() if key not in NOT_SETTINGS}
     random, sweep = ({**_table(content.get(key, {}), key, where)} for key in ("random", "sweep"))
     return [*below, SettingsLayer(name, read_statement(settings, where), variants, random, sweep, typed)]
 

@@ -11,8 +11,8 @@ from mfabric_jax.checks import InputError, not_negative, of_type
 from mfabric_jax.circuit_schedules.placing import problem_of
 from mfabric_jax.circuit_schedules.quick import plan_batch
 from mfabric_jax.circuit_schedules.registry import facts_of
+from mfabric_jax.fabric.circuit_schedule import CircuitSchedule
 from mfabric_jax.fabric.region import Region
-from mfabric_jax.fabric.schedule import CircuitSchedule
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE, host_floats, refuse
 
 

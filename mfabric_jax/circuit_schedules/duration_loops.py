@@ -17,7 +17,7 @@ Operations Research 9, 1961); the cuts are those of a flow with supplies.
 import numpy as np
 
 from mfabric_jax.circuit_schedules.assignment_loops import compiled
-from mfabric_jax.circuit_schedules.loop_rooms import ENDED, LATER, LOST, NEVER
+from mfabric_jax.circuit_schedules.loop_arrays import ENDED, LATER, LOST, NEVER
 
 NUDGE = 1e-9  # of T, added for a second of each configuration
 MISSED = 1e-10  # of the least time of any schedule: smaller violations do not count
@@ -27,74 +27,75 @@ EVEN = 1e-13  # ratios that differ by less are equal: the larger pivot leaves
 NO_LINE, NOTHING = -1, -2  # instead of a line: a clock or a sign is violated; nothing is violated
 
 
-def solve(need, circuits, turns, packet, limit, room, price):
-    """Solve the programme and return how it ended (`loop_rooms`).
+def solve(need, circuits, reconfigure_s, packet, limit, work, price):
+    """Solve the programme and return how it ended (`loop_arrays`).
 
-    `room.primal` receives t and T. `price` [S S] receives the seconds of T that one more second of circuit saves.
-    `need` [S S], `turns` [switches] (delays of each switch) and `limit` are in units of the least time of any schedule.
+    `work.primal` receives t and T. `price` [S S] receives the seconds of T that one more second of circuit saves.
+    `need` [S S], `reconfigure_s` [switches] (delays of each switch) and `limit` are in units of the least time of any
+    schedule.
     """
-    many = len(room.level)
-    _begin(room)
+    many = len(work.level)
+    _begin(work)
     for _ in range(PIVOTS * (many + len(need))):
-        if _value(room) >= limit:
+        if _value(work) >= limit:
             return LATER
-        line, more = _find_worst_cut(need, circuits, turns, packet, room)
+        line, more = _find_worst_cut(need, circuits, reconfigure_s, packet, work)
         if line == NOTHING:
-            _prices(room, price)
+            _prices(work, price)
             return ENDED
-        leaving = _leaving(room)
+        leaving = _leaving(work)
         if leaving < 0:
             return NEVER
-        _pivot(room, leaving, line, more)
+        _pivot(work, leaving, line, more)
     return LOST
 
 
 @compiled
-def _value(room):
-    """Return the value of the dual; write t and T to `room.primal`."""
+def _value(work):
+    """Return the value of the dual; write t and T to `work.primal`."""
     value = 0.0
-    room.primal[:] = 0
-    for r in range(len(room.level)):
-        if room.gain[r] != 0:
-            value += room.gain[r] * room.level[r]
-            for k in range(len(room.level)):
-                room.primal[k] += room.gain[r] * room.inverse[r, k]
+    work.primal[:] = 0
+    for r in range(len(work.level)):
+        if work.gain[r] != 0:
+            value += work.gain[r] * work.level[r]
+            for k in range(len(work.level)):
+                work.primal[k] += work.gain[r] * work.inverse[r, k]
     return value
 
 
 @compiled
-def _leaving(room):
+def _leaving(work):
     """Return the basic variable that reaches 0 first as the entering column rises, or -1; write the direction of all to
-    `room.primal`."""
+    `work.primal`."""
     leaving, step, most = -1, np.inf, 0.0
-    for r in range(len(room.level)):
+    for r in range(len(work.level)):
         along = 0.0
-        for k in range(len(room.level)):
-            along += room.inverse[r, k] * room.entering[k]
-        room.primal[r] = along
+        for k in range(len(work.level)):
+            along += work.inverse[r, k] * work.entering[k]
+        work.primal[r] = along
         if along > PIVOT:
-            ratio = room.level[r] / along
+            ratio = work.level[r] / along
             if ratio < step - EVEN or (ratio < step + EVEN and along > most):
                 step, leaving, most = min(ratio, step), r, along
     return leaving
 
 
 @compiled
-def _begin(room):
-    many = len(room.level)
-    room.inverse[:] = 0
-    room.gain[:] = 0
-    room.line[:] = -1
+def _begin(work):
+    many = len(work.level)
+    work.inverse[:] = 0
+    work.gain[:] = 0
+    work.line[:] = -1
     for k in range(many):
-        room.inverse[k, k] = 1
-        room.level[k] = NUDGE * (1 + k / many)
-    room.level[many - 1] = 1
+        work.inverse[k, k] = 1
+        work.level[k] = NUDGE * (1 + k / many)
+    work.level[many - 1] = 1
 
 
 @compiled
-def _pivot(room, leaving, line, more):
-    """Replace the `leaving` basic column by the entering one, whose direction is `room.primal`."""
-    inverse, level, along = room.inverse, room.level, room.primal
+def _pivot(work, leaving, line, more):
+    """Replace the `leaving` basic column by the entering one, whose direction is `work.primal`."""
+    inverse, level, along = work.inverse, work.level, work.primal
     many = len(level)
     scale = 1 / along[leaving]
     for k in range(many):
@@ -105,59 +106,59 @@ def _pivot(room, leaving, line, more):
             for k in range(many):
                 inverse[r, k] -= along[r] * inverse[leaving, k]
             level[r] = max(level[r] - along[r] * level[leaving], 0.0)
-    room.gain[leaving], room.line[leaving] = more, line
-    for j in range(len(room.partners)):
-        room.members[leaving, j] = room.partners[j]
+    work.gain[leaving], work.line[leaving] = more, line
+    for j in range(len(work.partners)):
+        work.members[leaving, j] = work.partners[j]
 
 
 @compiled
-def _find_worst_cut(need, circuits, turns, packet, room):
-    """Write the most violated constraint to `room.entering`; return its (line, right side), `NO_LINE` or `NOTHING`."""
-    many, primal = len(room.level), room.primal
-    _leave(need, circuits, turns, room)
+def _find_worst_cut(need, circuits, reconfigure_s, packet, work):
+    """Write the most violated constraint to `work.entering`; return its (line, right side), `NO_LINE` or `NOTHING`."""
+    many, primal = len(work.level), work.primal
+    _leave(need, circuits, reconfigure_s, work)
     worst, line, sign, lane = MISSED, NOTHING, -1, -1
     for k in range(many - 1):
         if -primal[k] > worst:
             worst, line, sign = -primal[k], NO_LINE, k
-    for switch in range(len(turns)):
-        if room.clock[switch] - primal[many - 1] > worst:
-            worst, line, sign, lane = room.clock[switch] - primal[many - 1], NO_LINE, -1, switch
-    worst, line = _find_worst_line(need, packet, worst, line, room)
-    room.entering[:] = 0
+    for switch in range(len(reconfigure_s)):
+        if work.clock[switch] - primal[many - 1] > worst:
+            worst, line, sign, lane = work.clock[switch] - primal[many - 1], NO_LINE, -1, switch
+    worst, line = _find_worst_line(need, packet, worst, line, work)
+    work.entering[:] = 0
     if line >= 0:
-        room.entering[many - 1] = packet
-        return line, _column(need, circuits, room, line)
-    room.partners[:] = False
+        work.entering[many - 1] = packet
+        return line, _column(need, circuits, work, line)
+    work.partners[:] = False
     if lane >= 0:
         for k in range(many - 1):
-            room.entering[k] = -1.0 if circuits.switch[k] == lane else 0.0
-        room.entering[many - 1] = 1
-        return line, turns[lane]
-    room.entering[max(sign, 0)] = 1
+            work.entering[k] = -1.0 if circuits.switch[k] == lane else 0.0
+        work.entering[many - 1] = 1
+        return line, reconfigure_s[lane]
+    work.entering[max(sign, 0)] = 1
     return line, 0.0
 
 
 @compiled
-def _leave(need, circuits, turns, room):
+def _leave(need, circuits, reconfigure_s, work):
     """Write what circuits leave of every pair (negative where they carry more), and when every switch ends."""
     size = len(need)
-    for lane in range(len(turns)):
-        room.clock[lane] = turns[lane]
+    for lane in range(len(reconfigure_s)):
+        work.clock[lane] = reconfigure_s[lane]
     for i in range(size):
         for j in range(size):
-            room.left[i, j] = need[i, j]
-    for k in range(len(room.primal) - 1):
-        seconds = room.primal[k]
+            work.left[i, j] = need[i, j]
+    for k in range(len(work.primal) - 1):
+        seconds = work.primal[k]
         if seconds != 0:
-            room.clock[circuits.switch[k]] += seconds
+            work.clock[circuits.switch[k]] += seconds
             for n in range(circuits.first[k], circuits.first[k + 1]):
-                room.left[circuits.row[n], circuits.column[n]] -= seconds * circuits.count[n]
+                work.left[circuits.row[n], circuits.column[n]] -= seconds * circuits.count[n]
 
 
 @compiled
-def _find_worst_line(need, packet, worst, line, room):
+def _find_worst_line(need, packet, worst, line, work):
     """Return the largest violation above `worst` and its line; write its partners (only one without packet NICs)."""
-    size, left, budget, pair = len(need), room.left, packet * room.primal[-1], -1
+    size, left, budget, pair = len(need), work.left, packet * work.primal[-1], -1
     for i in range(size):
         sent = received = -budget
         for j in range(size):
@@ -173,35 +174,35 @@ def _find_worst_line(need, packet, worst, line, room):
     if line >= 0:
         for j in range(size):
             here = left[line, j] if line < size else left[j, line - size]
-            room.partners[j] = here > 0 if packet > 0 else j == pair
+            work.partners[j] = here > 0 if packet > 0 else j == pair
     return worst, line
 
 
 @compiled
-def _column(need, circuits, room, line):
+def _column(need, circuits, work, line):
     """Write the circuits of every configuration to a line's partners; return what the partners need."""
     size, more = len(need), 0.0
     for j in range(size):
-        if room.partners[j]:
+        if work.partners[j]:
             more += need[line, j] if line < size else need[j, line - size]
-    for k in range(len(room.level) - 1):
+    for k in range(len(work.level) - 1):
         for n in range(circuits.first[k], circuits.first[k + 1]):
             i, j = circuits.row[n], circuits.column[n]
-            if (line == i and room.partners[j]) or (line == size + j and room.partners[i]):
-                room.entering[k] += circuits.count[n]
+            if (line == i and work.partners[j]) or (line == size + j and work.partners[i]):
+                work.entering[k] += circuits.count[n]
     return more
 
 
 @compiled
-def _prices(room, price):
+def _prices(work, price):
     size = len(price)
     price[:] = 0
-    for r in range(len(room.level)):
-        line = room.line[r]
+    for r in range(len(work.level)):
+        line = work.line[r]
         if line >= 0:
             for j in range(size):
-                if room.members[r, j]:
+                if work.members[r, j]:
                     if line < size:
-                        price[line, j] += room.level[r]
+                        price[line, j] += work.level[r]
                     else:
-                        price[j, line - size] += room.level[r]
+                        price[j, line - size] += work.level[r]

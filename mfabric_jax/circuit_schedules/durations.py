@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mfabric_jax.circuit_schedules.loop_rooms import ENDED, CircuitLists, SimplexWork
+from mfabric_jax.circuit_schedules.loop_arrays import ENDED, CircuitLists, SimplexWork
 from mfabric_jax.circuit_schedules.matching import refine_seconds
 from mfabric_jax.circuit_schedules.placing import Placed, ScheduleProblem
 from mfabric_jax.support.loops import at_first_call
@@ -28,15 +28,15 @@ def programme(
     See `duration_loops`.
     """
     unit, servers, many = problem.busiest_s, len(problem.need), len(switch) + 1
-    room = SimplexWork(
+    work = SimplexWork(
         *(np.empty((many, many)), np.empty(many), np.empty(many), np.empty(many, np.int64)),
         *(np.empty((many, servers), np.bool_), np.empty(many), np.empty(many), np.empty(servers, np.bool_)),
         *(np.empty((servers, servers)), np.empty(problem.switches)),
     )
-    turns, price = problem.clocks(np.zeros(many - 1), switch) / unit, np.empty((servers, servers))
-    facts = turns, float(packet), float(limit_s / unit)
-    ended = _solve(problem.need / unit, circuits_of(configurations, switch), *facts, room, price)
-    return Programme(np.maximum(room.primal[:-1], 0) * unit, price) if ended == ENDED else None
+    reconfigure_s, price = problem.clocks(np.zeros(many - 1), switch) / unit, np.empty((servers, servers))
+    facts = reconfigure_s, float(packet), float(limit_s / unit)
+    ended = _solve(problem.need / unit, circuits_of(configurations, switch), *facts, work, price)
+    return Programme(np.maximum(work.primal[:-1], 0) * unit, price) if ended == ENDED else None
 
 
 def schedule_of(

@@ -64,21 +64,21 @@ def fill_window(problem: ScheduleProblem, window: float, alphas: int) -> tuple[l
     """Return the matchings and seconds that fill one `window` [s] on all switches and ports."""
     left, matchings, seconds = problem.wanted.copy(), [], []
     least = ROUNDING * busiest(left)
-    room = problem.lanes * (window + problem.delay_s * problem.first_free)
+    work = problem.lanes * (window + problem.delay_s * problem.first_free)
     if problem.directed:
         columns, seconds = np.empty((left.size, len(left)), np.int64), np.empty(left.size)
-        step_count = _steps_of_window(left, float(room), problem.delay_s, least, alphas, columns, seconds)
+        step_count = _steps_of_window(left, float(work), problem.delay_s, least, alphas, columns, seconds)
         return list(np.eye(len(left), dtype=np.int64)[columns[:step_count]]), seconds[:step_count].tolist()
-    while room - problem.delay_s > least and (left > least).any() and len(seconds) < left.size:
+    while work - problem.delay_s > least and (left > least).any() and len(seconds) < left.size:
         score, alpha, matching = max(
-            _steps(problem, left, least, room - problem.delay_s, alphas), key=lambda step: step[0]
+            _steps(problem, left, least, work - problem.delay_s, alphas), key=lambda step: step[0]
         )
         if score <= 0:
             break
         matchings.append(matching)
         seconds.append(alpha)
         left = np.maximum(left - alpha * matching, 0)
-        room -= alpha + problem.delay_s
+        work -= alpha + problem.delay_s
     return matchings, seconds
 
 

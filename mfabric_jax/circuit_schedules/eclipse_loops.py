@@ -5,16 +5,16 @@ import numpy as np
 from mfabric_jax.circuit_schedules.assignment_loops import assign, compiled
 
 
-def steps(wanted, room, delay, least, alphas, columns, seconds):
+def steps(wanted, work, delay, least, alphas, columns, seconds):
     """Fill a window and return the number of steps; write every row's column to `columns` [K S], and `seconds` [K].
 
-    `room` [s]: time of all switches and ports together; `least`: smaller entries count as 0. See `eclipse.fill_window`.
+    `work` [s]: time of all switches and ports together; `least`: smaller entries count as 0. See `eclipse.fill_window`.
     """
     size, step_count = len(wanted), 0
     left, cost, price = wanted.copy(), np.empty((size, size)), np.zeros(size)
     column, row = np.empty(size, np.int64), np.empty(size, np.int64)
     length, index, values = np.empty(2 * size), np.empty(2 * size, np.int64), np.empty(size * size)
-    while room - delay > least and step_count < len(seconds):
+    while work - delay > least and step_count < len(seconds):
         count = 0
         for i in range(size):
             for j in range(size):
@@ -32,7 +32,7 @@ def steps(wanted, room, delay, least, alphas, columns, seconds):
         best, last = 0.0, -1.0
         for n in range(alphas):
             position = round(n * (many - 1) / max(alphas - 1, 1))
-            alpha = min(rising[position], room - delay)
+            alpha = min(rising[position], work - delay)
             if alpha == last or _most(left, alpha, length[:size]) <= best * (alpha + delay):
                 continue
             last = alpha
@@ -52,7 +52,7 @@ def steps(wanted, room, delay, least, alphas, columns, seconds):
         for i in range(size):
             j = columns[step_count, i]
             left[i, j] = max(left[i, j] - seconds[step_count], 0.0)
-        room -= seconds[step_count] + delay
+        work -= seconds[step_count] + delay
         step_count += 1
     return step_count
 

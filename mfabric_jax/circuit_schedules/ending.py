@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 from mfabric_jax.circuit_schedules.placing import Placed, ScheduleProblem, problem_of
-from mfabric_jax.circuit_schedules.registry import facts_of, used_of
+from mfabric_jax.circuit_schedules.registry import checked_demand, facts_of
+from mfabric_jax.fabric.circuit_schedule import CircuitSchedule
 from mfabric_jax.fabric.region import Region
-from mfabric_jax.fabric.schedule import CircuitSchedule
 from mfabric_jax.flows.host.star import latest_ends
 from mfabric_jax.routing.schedule import bound_of, lines_of
 
@@ -58,7 +58,7 @@ def problem_and_schedule(
     how = {name: getattr(schedule, name) for name in names}
     delay = region.delay_s if schedule.delay_s is None else schedule.delay_s
     facts = facts_of(region, schedule.switches)
-    problem = problem_of(used_of(demand, region), **facts, **how, delay_s=float(delay))  # type: ignore[arg-type]
+    problem = problem_of(checked_demand(demand, region), **facts, **how, delay_s=float(delay))  # type: ignore[arg-type]
     shown = (np.asarray(part) for part in (schedule.configurations, schedule.seconds, schedule.switch))
     configurations, seconds, switch = shown
     problem = problem._replace(digit=float(np.finfo(seconds.dtype).eps))

@@ -146,10 +146,10 @@ def _configuration(rows: _Rows, columns: _Columns, k: int, problem: ScheduleProb
             rows.add([(columns.used[k], problem.ports), (columns.circuit[k][side], -1)], 0)
 
 
-def _clock(rows: _Rows, columns: _Columns, own: slice, turn: float, first_free: bool) -> None:
+def _clock(rows: _Rows, columns: _Columns, own: slice, delay: float, first_free: bool) -> None:
     """Require that a switch ends by T, and that its configurations come in falling order of length."""
-    turns = columns.used[own][1:] if first_free else columns.used[own]
-    rows.add([(columns.end, 1), (columns.seconds[own], -1), (turns, -turn)], 0)
+    reconfigured = columns.used[own][1:] if first_free else columns.used[own]
+    rows.add([(columns.end, 1), (columns.seconds[own], -1), (reconfigured, -delay)], 0)
     for part in (columns.seconds[own], columns.used[own]):
         for earlier, other in itertools.pairwise(part):
             rows.add([(earlier, 1), (other, -1)], 0)

@@ -41,7 +41,9 @@ SHORTEST = 4  # configurations that a move tries to drop or replace
 TRADES = 8  # pairs of configurations that try to trade, the most promising first
 SLOWER = 0.96  # factor of one move on the planned packet rate
 REBUILT = 5  # most configurations that are rebuilt together
-IN_VAIN = 4  # most rebuilds tried per programme of the limit, including those that find nothing to rebuild
+REBUILDS_PER_PROGRAMME = (
+    4  # most rebuilds tried per programme of the limit, including those that find nothing to rebuild
+)
 GAIN = 1e-6  # relative: a move must gain more
 
 
@@ -92,7 +94,7 @@ class _Search:
 
     def run(self) -> None:
         self.descend()
-        for _ in range(IN_VAIN * self.left):
+        for _ in range(REBUILDS_PER_PROGRAMME * self.left):
             if self.proven or not self.left:
                 break
             move = _rebuild(self.problem, self.best, self.random)

@@ -38,9 +38,9 @@ def topologies(cost_s: np.ndarray, delay_s: float, first_free: bool) -> tuple[fl
         came_from[:, step] = np.arange(candidates)
         if step:
             nearest = int(ends.argmin())
-            turns = ends[nearest] + delay_s < ends
-            came_from[turns, step] = nearest
-            ends = np.where(turns, ends[nearest] + delay_s, ends)
+            reconfigures = ends[nearest] + delay_s < ends
+            came_from[reconfigures, step] = nearest
+            ends = np.where(reconfigures, ends[nearest] + delay_s, ends)
         ends = ends + cost_s[:, step]
     held = [int(ends.argmin())]
     for step in range(steps - 1, 0, -1):
@@ -76,6 +76,6 @@ def keep_or_reconfigure(demand, **network: Unpack[SwitchNetwork]) -> Placed:
     cost_s = np.tile(kept, (len(kept), 1))
     np.fill_diagonal(cost_s, seconds)
     _, held = topologies(cost_s, problem.delay_s, problem.first_free)
-    turned = [step for step, topology in enumerate(held) if topology == step]
-    chosen = problem.place_matchings([matchings[step] for step in turned], [seconds[step] for step in turned])
+    starts = [step for step, topology in enumerate(held) if topology == step]
+    chosen = problem.place_matchings([matchings[step] for step in starts], [seconds[step] for step in starts])
     return min(chosen, problem.place_matchings([], []), key=problem.paced_end_s)

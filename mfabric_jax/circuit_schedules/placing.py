@@ -85,9 +85,9 @@ class ScheduleProblem(NamedTuple):
 
     def clocks(self, seconds: np.ndarray, switch: np.ndarray) -> np.ndarray:
         """Return when each switch ends [switches]."""
-        turns = np.bincount(switch, minlength=self.switches)
-        turns = np.maximum(turns - 1, 0) if self.first_free else turns
-        return np.bincount(switch, seconds, self.switches) + turns * self.delay_s
+        reconfigurations = np.bincount(switch, minlength=self.switches)
+        reconfigurations = np.maximum(reconfigurations - 1, 0) if self.first_free else reconfigurations
+        return np.bincount(switch, seconds, self.switches) + reconfigurations * self.delay_s
 
     def remainder(self, configurations: np.ndarray, seconds: np.ndarray) -> np.ndarray:
         """Return what the circuits do not carry [S S], in seconds of a circuit."""

@@ -11,8 +11,8 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.circuit_schedules.carrying import Carried, carried_bytes
 from mfabric_jax.circuit_schedules.ending import part_ends_s, problem_and_schedule
 from mfabric_jax.circuit_schedules.registry import Scheduler, facts_of, get
+from mfabric_jax.fabric.circuit_schedule import CircuitSchedule
 from mfabric_jax.fabric.region import Region
-from mfabric_jax.fabric.schedule import CircuitSchedule
 from mfabric_jax.policies.own import load_function, wrap_errors
 from mfabric_jax.support.host_arrays import once_each_row
 from mfabric_jax.timing.scheduled import Planned, Planner, ends_of_switches

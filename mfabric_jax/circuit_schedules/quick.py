@@ -12,7 +12,7 @@ from typing import NamedTuple, Unpack
 
 import numpy as np
 
-from mfabric_jax.circuit_schedules.loop_rooms import Facts, MatchingPlan, QuickWork
+from mfabric_jax.circuit_schedules.loop_arrays import Facts, MatchingPlan, QuickWork
 from mfabric_jax.circuit_schedules.placing import Placed, ScheduleProblem, SwitchNetwork, problem_of
 from mfabric_jax.circuit_schedules.solstice import solstice
 from mfabric_jax.circuit_schedules.spectra import spectra

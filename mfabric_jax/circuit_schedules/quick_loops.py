@@ -1,7 +1,7 @@
 """The loops of `quick`, compiled by numba: three schedulers for one directed demand; the earliest end wins.
 
 Demand is in seconds of a circuit. A matching is the column [S] of every row; the diagonal is an idle port.
-`MatchingPlan` (of `loop_rooms`) holds matchings in the order in which they are made; `place_matchings` puts them on
+`MatchingPlan` (of `loop_arrays`) holds matchings in the order in which they are made; `place_matchings` puts them on
 switches, `ports` at a time, like `placing.ScheduleProblem.place_matchings`.
 """
 
@@ -207,7 +207,7 @@ def place_matchings(plan, matching_count, work, facts):
 
 
 @compiled
-def level(plan, count, work, facts):
+def equalise(plan, count, work, facts):
     """Even out the switches; return (configurations, last end). See `spectra.equalise`."""
     free = work.free
     while 0 < count < len(plan.length):
@@ -266,7 +266,7 @@ def one_plan(need, how, plan, work, facts):
         refine(need, plan, work, matching_count)
         count, end = place_matchings(plan, matching_count, work, facts)
         if facts.switches > 1:
-            count, end = level(plan, count, work, facts)
+            count, end = equalise(plan, count, work, facts)
         return matching_count, count, end
     start = slices(need, plan, work, facts) if how == 2 else 0
     if facts.packet > 0:

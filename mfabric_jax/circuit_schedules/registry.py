@@ -14,8 +14,8 @@ import numpy as np
 
 from mfabric_jax.case.policies import SCHEDULERS as NAMES
 from mfabric_jax.checks import InputError, Misfit, concrete, not_negative, of_type, one_of, whole
+from mfabric_jax.fabric.circuit_schedule import UNEQUAL, CircuitSchedule
 from mfabric_jax.fabric.region import Region
-from mfabric_jax.fabric.schedule import UNEQUAL, CircuitSchedule
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE, host_floats, refuse
 
 Scheduler = Callable[[Any, Region], CircuitSchedule]
@@ -51,7 +51,7 @@ def get(
     how = {"switches": switches, "all_stop": all_stop, "directed": directed, "first_free": first_free}
 
     def scheduler(demand: Any, region: Region) -> CircuitSchedule:
-        used, facts = used_of(demand, region), facts_of(region, switches)
+        used, facts = checked_demand(demand, region), facts_of(region, switches)
         delay = float(region.delay_s) if delay_s is None else float(delay_s)
         arrays = function(used, **facts, **how, delay_s=delay, **settings)
         return CircuitSchedule(*arrays, **how, delay_s=delay_s).check_region(region)
@@ -72,7 +72,7 @@ def _function(name: str) -> Callable[..., Any]:
     return getattr(importlib.import_module(_module(name)), name.replace("-", "_"))
 
 
-def used_of(demand: Any, region: Region) -> np.ndarray:
+def checked_demand(demand: Any, region: Region) -> np.ndarray:
     """Return the demand in float64 with a zero diagonal. Raise `InputError` if it is traced or invalid."""
     if not concrete(demand):
         raise InputError(TRACED)

@@ -15,7 +15,7 @@ import numpy as np
 
 from mfabric_jax.circuit_schedules.ending import schedule_end_s
 from mfabric_jax.circuit_schedules.placing import busiest
-from mfabric_jax.circuit_schedules.registry import facts_of, get, used_of
+from mfabric_jax.circuit_schedules.registry import checked_demand, facts_of, get
 from mfabric_jax.circuit_schedules.valiant import Stage, valiant
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.support.extras import load_extra
@@ -33,7 +33,7 @@ def relay_stages(demand: Any, region: Region, switches: int = 1, *, programmes: 
     The stages never end later than `joint` or `valiant` (by `schedule_end_s`, in float64). If circuits carry both
     directions, `valiant` alone provides two-hop paths. Raise `InputError` as `get` does.
     """
-    bytes_, options = used_of(demand, region), {"switches": switches, **how}
+    bytes_, options = checked_demand(demand, region), {"switches": switches, **how}
     plans = [get("joint", programmes=programmes, **options)]
     plans.append(get("joint", programmes=programmes, **{**options, "first_free": False}))
     candidates = [[Stage(plans[0](bytes_, region), bytes_)], valiant(bytes_, region, switches, **how)]

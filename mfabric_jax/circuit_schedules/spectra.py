@@ -58,8 +58,8 @@ def equalise(problem: ScheduleProblem, schedule: Placed) -> Placed:
     while seconds:
         load = problem.clocks(np.array(seconds), np.array(switch))
         full, empty = int(load.argmax()), int(load.argmin())
-        turn = 0.0 if problem.first_free and empty not in switch else problem.delay_s
-        move = (load[full] - load[empty] - turn) / 2
+        reconfigure_s = 0.0 if problem.first_free and empty not in switch else problem.delay_s
+        move = (load[full] - load[empty] - reconfigure_s) / 2
         longest = max((i for i, lane in enumerate(switch) if lane == full), key=lambda i: seconds[i])
         if move <= ROUNDING * load[full] or seconds[longest] <= move:
             break

@@ -88,8 +88,8 @@ def without_reconfiguration(steps: CollectiveSteps, switches: ParallelSwitches) 
 
 def strawman(steps: CollectiveSteps, switches: ParallelSwitches) -> float:
     """Return the seconds if all switches reconfigure together whenever the configuration changes."""
-    turns = int((np.diff(steps.configuration) != 0).sum()) + (not switches.first_free)
-    return without_reconfiguration(steps, switches) + turns * switches.delay_s
+    reconfigurations = int((np.diff(steps.configuration) != 0).sum()) + (not switches.first_free)
+    return without_reconfiguration(steps, switches) + reconfigurations * switches.delay_s
 
 
 def one_shot(steps: CollectiveSteps, switches: ParallelSwitches) -> float:
@@ -147,9 +147,9 @@ class _Programme:
     def __init__(self, steps: CollectiveSteps, switches: ParallelSwitches, unit: float):
         count, lanes = len(steps.step_bytes), switches.count
         self.need = _sending(steps, switches) / unit
-        self.turn, self.latency = switches.delay_s / unit, switches.step_s / unit
+        self.delay, self.latency = switches.delay_s / unit, switches.step_s / unit
         self.latest = strawman(steps, switches) / unit
-        self.steps, self.first = steps, 0.0 if switches.first_free else self.turn
+        self.steps, self.first = steps, 0.0 if switches.first_free else self.delay
         grid = np.arange(count * lanes).reshape(count, lanes)
         self.sending, self.start, self.used = grid, grid + grid.size, grid + 2 * grid.size
         self.end = 3 * grid.size + np.arange(count)
@@ -189,7 +189,7 @@ class _Programme:
                 continue
             other = self.steps.configuration[since] != self.steps.configuration[step]
             busy = [(self.start[since, lane], -1.0), (self.sending[since, lane], -1.0)]
-            self.row([*late, *busy], self.latency + self.turn * other - self.latest)
+            self.row([*late, *busy], self.latency + self.delay * other - self.latest)
 
     def solve(self, limit_s: float) -> Any:
         entries = [

@@ -6,7 +6,7 @@ from mfabric_jax.circuit_schedules.assignment_loops import compiled
 def gains(circuits, seconds, over, largest, whole, gain):
     """Write to `gain` [K K] the seconds that a trade saves for pairs k < l, if each lasts as long as its largest entry.
 
-    - `circuits`: `loop_rooms.CircuitLists`; `seconds` [K]: of each configuration.
+    - `circuits`: `loop_arrays.CircuitLists`; `seconds` [K]: of each configuration.
     - `over` [S S]: what all of them leave, negative where they carry more than the demand.
     - `largest`, `whole` [2 S]: working arrays.
 

@@ -20,10 +20,10 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from mfabric_jax.checks import of_type
-from mfabric_jax.circuit_schedules.registry import get, used_of
+from mfabric_jax.circuit_schedules.registry import checked_demand, get
 from mfabric_jax.circuit_schedules.rotor import ROUNDING
+from mfabric_jax.fabric.circuit_schedule import CircuitSchedule
 from mfabric_jax.fabric.region import Region
-from mfabric_jax.fabric.schedule import CircuitSchedule
 from mfabric_jax.routing.schedule import schedule_time
 
 
@@ -43,7 +43,7 @@ def valiant(demand: Any, region: Region, switches: int = 1, *, slot_s: float | N
 
     The threshold is the entry of the demand (or 0) that makes both stages together shortest. Packet NICs are not used.
     """
-    bytes_ = used_of(demand, region)
+    bytes_ = checked_demand(demand, region)
     options = {"switches": switches, **how}
     stages = _spread(bytes_, _threshold(bytes_, region, slot_s, options))
     scheduler = [

@@ -4,7 +4,7 @@ import dataclasses
 
 from mfabric_jax import units
 from mfabric_jax.case import Cases
-from mfabric_jax.case.grid import BESIDE_LINKS
+from mfabric_jax.case.grid import UNREAD_BY_LINKS
 from mfabric_jax.commands import shared
 
 READS = ("model.", "gpu.", "job.", "network.", "circuits.policy", "circuits.delay_s", "run.seed", "run.dtype")
@@ -32,13 +32,14 @@ class Options(shared.RowOptions, shared.OnDevice):
 
 def run(cases: Cases, options: Options) -> None:
     case = shared.one_case(cases, "cluster")
-    shared.check_flags(cases, "cluster", READS, options.graph, BESIDE_LINKS)
+    shared.check_flags(cases, "cluster", READS, options.graph, UNREAD_BY_LINKS)
     shared.start_jax(case.run.dtype, options.device)
     from mfabric_jax import report
     from mfabric_jax.evaluate import cluster_rows, solve_cluster
     from mfabric_jax.evaluate.rows.results import record_of_cases
     from mfabric_jax.evaluate.whole_cluster import flow_rows, link_rows
     from mfabric_jax.fabric.relays import relays_of
+    from mfabric_jax.report.numerals import count_phrase
     from mfabric_jax.report.replay_text import links_text
 
     files = {name: getattr(options, name) for name in ("out", "links", "flows")}
@@ -52,7 +53,8 @@ def run(cases: Cases, options: Options) -> None:
     shared.write_tables(tables, files, config, columns_of)
     columns = ["traffic", "flows", report.TableColumn("gigabytes", "GB"), report.TableColumn("end_s", "ends at [s]")]
     print(
-        f"{solved.job.model} on {rows[0]['fabric']}: {solved.job.gpus:,} GPUs, {rows[0]['links']:,} links; "
+        f"{solved.job.model} on {rows[0]['fabric']}: {count_phrase(solved.job.gpus, 'GPU')}, "
+        f"{count_phrase(rows[0]['links'], 'link')}; "
         f"built in {solved.build_s:.1f} s, solved in {solved.solve_s:.1f} s, at most {rows[0]['peak_mb']:,.0f} MB"
     )
     print(report.plain([row | {"gigabytes": units.to_gigabytes(row["bytes"])} for row in rows], columns))

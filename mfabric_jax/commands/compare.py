@@ -23,17 +23,17 @@ def run(cases: Cases, options: Options) -> int | None:
     if options.figures is None:
         rows, stopped = _compare(cases, options)
         return 130 if stopped else None
-    from mfabric_jax.report.beside import call_by_name, drawing
+    from mfabric_jax.report.drawing_process import call_by_name, drawing
 
-    with drawing() as beside:
+    with drawing() as drawings:
         rows, stopped = _compare(cases, options)
         if stopped:
             return 130
         from mfabric_jax.evaluate.rows.timeline import examples
 
-        beside.draw(call_by_name, "mfabric_jax.report.figures:save_comparisons", rows, options.figures)
-        beside.draw(call_by_name, "mfabric_jax.report.figures:save_examples", options.figures, *examples(cases))
-        for path in itertools.chain(*beside.results()):
+        drawings.draw(call_by_name, "mfabric_jax.report.figures:save_comparisons", rows, options.figures)
+        drawings.draw(call_by_name, "mfabric_jax.report.figures:save_examples", options.figures, *examples(cases))
+        for path in itertools.chain(*drawings.results()):
             shared.tell(path)
 
 
@@ -54,8 +54,8 @@ def _compare(cases: Cases, options: Options) -> tuple[list[dict], bool]:
         if line is not None:
             print(line)
     print(report.comparison(rows) if rows else "no rows")
-    beside = *shared.case_notes(cases, set_ups=False), *config["not_known"], *_without_failures(rows, cases)
-    for line in (*report.remarks(rows, config), *beside):
+    notes = *shared.case_notes(cases, set_ups=False), *config["not_known"], *_without_failures(rows, cases)
+    for line in (*report.remarks(rows, config), *notes):
         print(line)
     for source in dict.fromkeys(row["traffic"] for row in rows if str(row.get("traffic")).startswith("recorded")):
         print(f"traffic: {source}")
@@ -78,6 +78,7 @@ def _without_failures(rows: list[dict], cases: Cases) -> Iterator[str]:
 
 def _rows(results: Any, config: dict[str, Any], options: Options) -> tuple[list[dict], bool]:
     """Compute the rows, which are saved even after an interrupt. Return them, and whether there was one."""
+    from mfabric_jax.report.numerals import count_phrase
     from mfabric_jax.report.rows import Kept, keeping
 
     kept, stopped = Kept(None), False
@@ -92,5 +93,5 @@ def _rows(results: Any, config: dict[str, Any], options: Options) -> tuple[list[
         interrupts.take()
         stopped = True
     if options.out is not None and kept.rows:
-        print(f"{len(kept.rows)} rows in {options.out}", file=sys.stderr)
+        print(f"{count_phrase(len(kept.rows), 'row')} in {options.out}", file=sys.stderr)
     return kept.rows, stopped

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Annotated
 
 from mfabric_jax.case import Cases
-from mfabric_jax.case.grid import BESIDE_LINKS
+from mfabric_jax.case.grid import UNREAD_BY_LINKS
 from mfabric_jax.case.network import NAMES, is_graph
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.cluster import READS
@@ -33,6 +33,6 @@ def run(cases: Cases, options: Options) -> None:
         print(report.draw_graph(fabric.read_graph(options.fabric), options.out))
         return
     case = shared.one_case(cases, "draw")
-    shared.check_flags(cases, "draw", READS, unread=BESIDE_LINKS)
+    shared.check_flags(cases, "draw", READS, unread=UNREAD_BY_LINKS)
     shared.start_jax(case.run.dtype, None)
     print(report.draw_fabric(example_cluster(case), options.out))

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Literal
 
 from mfabric_jax.case import Cases
-from mfabric_jax.case.grid import BESIDE_TIMES
+from mfabric_jax.case.grid import UNREAD_BY_TIMES
 from mfabric_jax.commands import shared
 
 ENDS = {"server": "server", "rank": "expert-parallel rank", "gpu": "GPU"}
@@ -35,7 +35,7 @@ class Options(shared.OnDevice):
 
 def run(cases: Cases, options: Options) -> None:
     case = shared.one_case(cases, "export")
-    shared.check_flags(cases, "export", shared.ALL, unread=BESIDE_TIMES)
+    shared.check_flags(cases, "export", shared.ALL, unread=UNREAD_BY_TIMES)
     shared.check_cases(cases)
     shared.start_jax(case.run.dtype, options.device)
     from mfabric_jax import report

@@ -99,7 +99,7 @@ def slow_switches(rows: list[dict[str, Any]], changes: dict[str, str]) -> Iterat
 
     `changes`: when circuits change, by fabric.
     """
-    from mfabric_jax.report.noticed import slow_switch_words
+    from mfabric_jax.report.row_remarks import slow_switch_words
 
     worst: dict[tuple[str, str], tuple[float, str]] = {}
     for row in rows:
@@ -132,7 +132,7 @@ def run(cases: Cases, options: Options) -> None:
     from mfabric_jax.apps.failures.iterations import failures_of_cases
     from mfabric_jax.apps.failures.months import months
     from mfabric_jax.evaluate.rows.results import record_of_cases
-    from mfabric_jax.report.grid import telling_apart
+    from mfabric_jax.report.grid import distinguishing_columns
 
     every = failures_of_cases(cases)
     shared.check_outputs(options.out, figures=options.figures)
@@ -142,7 +142,7 @@ def run(cases: Cases, options: Options) -> None:
     rows = shared.collect_rows("failures", options.out, record_of_cases(cases), rows_of, None, columns)
     seconds = {"healthy_s": "healthy [s]", "failed_s": "failed [s]"}
     seconds |= {"reconfig_s": "reconf", "ep_comm_s": "EP", "bubble_s": "bubble"}
-    uses = telling_apart(rows)
+    uses = distinguishing_columns(rows)
     shown = ["model", "fabric", *uses, "failure", *(report.TableColumn(key, title) for key, title in seconds.items())]
     shown += [report.TableColumn("slow_down", "slow-down", percent=True)]
     if any(row["published"] is not None for row in rows):

@@ -175,10 +175,8 @@ def _screen(command: str, cls: type, below: Sequence[SettingsLayer], reads: tupl
     yield "options of this command"
     yield f"  {CODE:<22}{CODE_HELP}"
     for entry in options:
-        first = textwrap.shorten(
-            entry.text.split(". ")[0].rstrip(".") + _default(entry), WIDTH - 26, placeholder=" ..."
-        )
-        yield f"  {f'{_flag(entry)} {_takes(entry)}'.rstrip():<22}{first}"
+        text = entry.text.split(". ")[0].rstrip(".") + _default(entry)
+        yield from _entry(f"{_flag(entry)} {_takes(entry)}".rstrip(), text, 22)
     yield "all settings: --help GROUP, --help all, --help PATH (one in full, such as network.fabric)"
     counts = {name: [entry for entry in settings() if entry.startswith(name + ".")] for name in groups()}
     yield from _columns(

@@ -4,7 +4,7 @@ import dataclasses
 import pathlib
 from typing import Annotated
 
-from mfabric_jax.apps.graphs.jobs.ways import JobsStudy
+from mfabric_jax.apps.graphs.jobs.sharing import JobsStudy
 from mfabric_jax.checks import in_file
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import Positional
@@ -34,7 +34,7 @@ def run(options: Options) -> None:
     shared.start_jax("float64", options.device)
     from mfabric_jax import report
     from mfabric_jax.apps.graphs.jobs import compare_jobs, read_jobs
-    from mfabric_jax.apps.graphs.jobs.compared import both_ends, said_of_jobs
+    from mfabric_jax.apps.graphs.jobs.compared import both_ends, job_remarks
     from mfabric_jax.apps.graphs.jobs.jobs_file import contents
     from mfabric_jax.evaluate.rows.results import provenance
 
@@ -54,7 +54,7 @@ def run(options: Options) -> None:
         "\n"
         + report.plain(comparison.ways, ["way", *(report.TableColumn(key, title) for key, title in shown.items()), use])
     )
-    shared.print_lines(said_of_jobs(comparison))
+    shared.print_lines(job_remarks(comparison))
     if options.figures is not None:
         from mfabric_jax.report import figures
 

@@ -163,10 +163,10 @@ def _tell(title: str, runs: _Runs, remarks) -> None:
     """Print a line for every run, their assumptions, and details of the first run."""
     from mfabric_jax.apps.graphs.replay import replayed as found
     from mfabric_jax.report import replay_text as text
-    from mfabric_jax.report.numerals import many
+    from mfabric_jax.report.numerals import count_phrase
 
     rows, done = runs.rows, runs.first
-    parts = ", ".join(many(rows[0][f"{what}s"], what) for what in ("rank", "task", "flow"))
+    parts = ", ".join(count_phrase(rows[0][f"{what}s"], what) for what in ("rank", "task", "flow"))
     print(f"{title}: {parts}")
     print(text.runs_text(rows))
     print("\n".join([text.assumptions_text(runs.assumed), *remarks]))

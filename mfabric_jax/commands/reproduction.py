@@ -168,7 +168,7 @@ class _Process:
         streams = {"stdin": subprocess.DEVNULL, "stdout": self.said[".txt"], "stderr": self.said[".log"]}
         with _interruptible():
             self.process = subprocess.Popen(command, **streams, env=_share(jobs) | os.environ, process_group=0)
-        interrupts.BESIDE.add(self.process)
+        interrupts.CHILDREN.add(self.process)
 
     @property
     def over(self) -> bool:
@@ -181,7 +181,7 @@ class _Process:
 
     def keep(self, stem: pathlib.Path) -> None:
         """Write the output to files next to `stem`. If the command succeeded, remove an older log."""
-        interrupts.BESIDE.discard(self.process)
+        interrupts.CHILDREN.discard(self.process)
         for kind, stream in self.said.items():
             file = stem.with_suffix(kind)
             with stream:

@@ -88,12 +88,14 @@ def _apart(old: Any, new: Any) -> float:
 
 
 def _print_differences(before: Sequence[Mapping], after: Sequence[Mapping], rtol: float) -> int:
+    from mfabric_jax.report.numerals import count_phrase
+
     columns = list(differences(before, after, rtol))
     for name, rows, most in columns:
         much = "another value" if math.isinf(most) else f"by up to {most:.3g}"
-        print(f"{name} differs in {rows} of {len(before)} rows, {much}")
+        print(f"{name} differs in {rows} of {count_phrase(len(before), 'row')}, {much}")
     if not columns:
-        print(f"equal: {len(before)} rows, every column within {rtol:g}")
+        print(f"equal: {count_phrase(len(before), 'row')}, every column within {rtol:g}")
     return 1 if columns else 0
 
 

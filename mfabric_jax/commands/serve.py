@@ -7,7 +7,7 @@ from typing import Any
 
 from mfabric_jax.case import Cases
 from mfabric_jax.case.layers import SettingsLayer
-from mfabric_jax.commands import serve_said as said
+from mfabric_jax.commands import serve_sentences as sentences
 from mfabric_jax.commands import shared
 
 READS = (
@@ -30,7 +30,7 @@ class Options(shared.RowsAndPictures):
 
 def run(cases: Cases, options: Options) -> None:
     shared.check_flags(cases, "serve", READS, unread=UNREAD)
-    said.check_use(cases)
+    sentences.check_use(cases)
     shared.check_outputs(options.out, figures=options.figures)
     shared.start_jax("float64", options.device)
     from mfabric_jax import report
@@ -45,14 +45,16 @@ def run(cases: Cases, options: Options) -> None:
     every = shared.collect_rows("serve", options.out, effective(cases), rows_of, count, columns)
     groups = _by_fabric(every) if searching else []
     rows = [fastest(own) for own in groups] if searching else every
-    print(said.common(every))
+    print(sentences.common(every))
     print(report.plain([_table_row(row) for row in rows], _columns(rows)))
     if any("load_requests" in row for row in rows):
         if any(row["load_requests"] for row in rows):
             print(report.plain([_under_load(row) for row in rows], _load_columns(rows)))
-        shared.print_lines(said.of_load(rows, cases))
-    shared.print_lines(said.of_search(groups, every) if searching else ())
-    shared.print_lines([*said.of_rows(rows, every), *said.of_prices(rows, cases), *shared.alike_notes(cases)])
+        shared.print_lines(sentences.load_sentences(rows, cases))
+    shared.print_lines(sentences.search_sentences(groups, every) if searching else ())
+    shared.print_lines(
+        [*sentences.row_sentences(rows, every), *sentences.price_sentences(rows, cases), *shared.alike_notes(cases)]
+    )
     if options.figures is not None:
         from mfabric_jax.report.figures import draw_serving
 
@@ -67,12 +69,12 @@ def _searches(cases: Cases) -> bool:
 
 def _by_fabric(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """Group rows that differ only in sizes. A group keeps its rows that are in time, or all if none is."""
-    from mfabric_jax.apps.serving.search import in_time
+    from mfabric_jax.apps.serving.search import rows_within_limits
     from mfabric_jax.report.grid import group_rows
 
-    both = *said.APART, *said.settings_of(rows), "tpot_limit_s", "ttft_limit_s", "by"
+    both = *sentences.APART, *sentences.settings_of(rows), "tpot_limit_s", "ttft_limit_s", "by"
     common = [name for name in both if name != "kernels"]
-    return [in_time(own) or own for own in group_rows(rows, "fabric", *common).values()]
+    return [rows_within_limits(own) or own for own in group_rows(rows, "fabric", *common).values()]
 
 
 # --------------------------------------------------------------------------------------------------------------- tables
@@ -119,7 +121,7 @@ def _load_columns(rows: list[dict[str, Any]]) -> list[Any]:
 
     known = {name: title for name, title in LOAD.items() if any(row[name] is not None for row in rows)}
     columns = [report.TableColumn(name, title) for name, title in known.items()]
-    return ["fabric", *said.apart_of(rows), "ep", *columns]
+    return ["fabric", *sentences.apart_of(rows), "ep", *columns]
 
 
 def _columns(rows: list[dict[str, Any]]) -> list[Any]:
@@ -140,7 +142,7 @@ def _columns(rows: list[dict[str, Any]]) -> list[Any]:
     limit = ["batch_limit"] if limited else []
     return [
         "fabric",
-        *said.apart_of(rows),
+        *sentences.apart_of(rows),
         "ep",
         *split_columns,
         *overlap_columns,

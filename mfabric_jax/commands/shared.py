@@ -157,14 +157,14 @@ def case_notes(cases: Cases, *, set_ups: bool = True) -> list[str]:
     """Return sentences on jobs that do not fit, transports beyond measurements and graphs; with `set_ups`, also on
     set-ups that a search found."""
     from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax
-    from mfabric_jax.evaluate.resolving.set_up import beyond_words, dispatcher_words, search_words, too_large_words
+    from mfabric_jax.evaluate.resolving.set_up import dispatcher_words, search_words, too_large_words, transport_words
 
     notes: list[str | None] = [*alike_notes(cases)]
     for resolved in map(resolve_without_jax, (block.case for block in cases.blocks)):
         notes += [search_words(resolved)] if set_ups else []
-        notes += [too_large_words(resolved), beyond_words(resolved), dispatcher_words(resolved)]
+        notes += [too_large_words(resolved), transport_words(resolved), dispatcher_words(resolved)]
         if resolved.case.network.fabric == GRAPH:
-            from mfabric_jax.fabric.own_graph import describe_graph
+            from mfabric_jax.fabric.graph_fabric import describe_graph
 
             notes += describe_graph(resolved.case.network, resolved.server.nvlink)
     return list(dict.fromkeys(note for note in notes if note is not None))
@@ -186,7 +186,7 @@ def alike_notes(cases: Cases) -> list[str]:
 def print_jobs(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print the job of each model."""
     from mfabric_jax.report.grid import group_rows
-    from mfabric_jax.report.noticed import job_words
+    from mfabric_jax.report.row_remarks import job_words
 
     for (model,), own in group_rows(rows, "model").items():
         print(f"{model}: {', '.join(job_words(own))}")
@@ -267,7 +267,7 @@ def write_tables(
 
 
 def changes_of(case: Case) -> str:
-    """Return when the circuits of a case change, in the terms of `report.noticed.slow_switch_words`."""
+    """Return when the circuits of a case change, in the terms of `report.row_remarks.slow_switch_words`."""
     from mfabric_jax import fabric
     from mfabric_jax.case.policies import NO_SCHEDULE
 

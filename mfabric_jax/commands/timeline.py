@@ -3,7 +3,7 @@
 import dataclasses
 
 from mfabric_jax.case import Cases
-from mfabric_jax.case.grid import BESIDE_TIMES
+from mfabric_jax.case.grid import UNREAD_BY_TIMES
 from mfabric_jax.commands import shared
 
 
@@ -19,14 +19,14 @@ class Options(shared.OnDevice):
 
 def run(cases: Cases, options: Options) -> None:
     case = shared.one_case(cases, "timeline")
-    shared.check_flags(cases, "timeline", shared.ALL, unread=BESIDE_TIMES)
+    shared.check_flags(cases, "timeline", shared.ALL, unread=UNREAD_BY_TIMES)
     shared.check_cases(cases)
     shared.start_jax(case.run.dtype, options.device)
     from mfabric_jax import report
     from mfabric_jax.evaluate import example_timeline, resolve
     from mfabric_jax.evaluate.rows.results import record_of_cases
     from mfabric_jax.evaluate.rows.rows import job_columns
-    from mfabric_jax.report.noticed import slow_switch_words
+    from mfabric_jax.report.row_remarks import slow_switch_words
 
     shared.check_outputs(trace=options.out, picture=options.picture)
     segments, rows = example_timeline(case)

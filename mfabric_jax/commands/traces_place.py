@@ -105,10 +105,10 @@ def _of_loads(options: Options) -> Any:
     each = options.ranks_per_server or (SERVER if ranks % SERVER == 0 else ranks)
     if ranks % whole("ranks_per_server", each):
         raise InputError(f"ranks_per_server must divide the {ranks} ranks, got {each}.")
-    room = traffic.SlotLayout(
+    layout = traffic.SlotLayout(
         ranks, each, whole("slots", options.slots or experts), whole("groups", options.groups or experts)
     )
-    room.check(experts)
+    layout.check(experts)
     if loads.shape[1] != ranks:  # sources are not the ranks, so the bytes that each rank sends are unknown
         loads = np.repeat(loads.sum(axis=1, keepdims=True) / ranks, ranks, axis=1)
-    return ExpertPlacement(np.stack([policy(layer, room) for layer in loads]), ranks)
+    return ExpertPlacement(np.stack([policy(layer, layout) for layer in loads]), ranks)

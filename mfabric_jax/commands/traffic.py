@@ -4,7 +4,7 @@ import dataclasses
 
 from mfabric_jax import units
 from mfabric_jax.case import Case, Cases
-from mfabric_jax.case.grid import BESIDE_TIMES
+from mfabric_jax.case.grid import UNREAD_BY_TIMES
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
 from mfabric_jax.workload import Workload
@@ -49,7 +49,7 @@ def run(cases: Cases, options: Options) -> None:
     from mfabric_jax.workload.volume import MEASURED_SOURCE
 
     case = shared.one_case(cases, "traffic")
-    shared.check_flags(cases, "traffic", READS, unread=BESIDE_TIMES)
+    shared.check_flags(cases, "traffic", READS, unread=UNREAD_BY_TIMES)
     resolved = resolve_without_jax(case)
     job = resolved.job
     for name in ("block", "micro_batch"):

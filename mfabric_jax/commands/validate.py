@@ -125,6 +125,6 @@ def _servings(options: Options) -> None:
 
         steps = [row for row in rows if row["low_s"] is not None]
         if len(steps) < len(rows):
-            shared.tell(figures.calls(rows, Path(options.figures) / "calls.png"))
+            shared.tell(figures.draw_kernel_errors(rows, Path(options.figures) / "calls.png"))
         if steps:
             shared.tell(figures.steps(steps, Path(options.figures) / "steps.png"))

@@ -40,7 +40,7 @@ from mfabric_jax.traffic import dispatched_bytes
 from mfabric_jax.traffic.dispatch import even_bytes
 from mfabric_jax.workload import Workload
 
-AT_ONCE = 1 << 20  # all-to-alls in one batch
+MOST_ALL_TO_ALLS = 1 << 20  # all-to-alls in one batch
 
 
 class AllToAllsOf:
@@ -68,7 +68,7 @@ class AllToAllsOf:
         self._lock = threading.Lock()  # blocks of cases that run in parallel share all-to-alls
 
     @property
-    def many(self) -> int:
+    def iterations(self) -> int:
         """Number of iterations over all replicas."""
         return len(self.problem.selections)
 

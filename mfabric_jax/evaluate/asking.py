@@ -133,11 +133,11 @@ def seconds_of(count: Any, demand: Any, region: Region, carried: str | Callable[
     return jax.vmap(lambda count, matrix: parts(region, Circuits(count), matrix))(count, demand)
 
 
-def waiting_of(count: Any, demand: Any, turning: Any, region: Region, routing: str) -> Any:
+def waiting_of(count: Any, demand: Any, reconfiguring: Any, region: Region, routing: str) -> Any:
     """Return `seconds_of`, and the seconds of traffic that waits for new circuits."""
     parts = timer_of_routing(routing)
-    return jax.vmap(lambda count, matrix, turning: parts(region, Circuits(count), matrix, turning))(
-        count, demand, turning
+    return jax.vmap(lambda count, matrix, reconfiguring: parts(region, Circuits(count), matrix, reconfiguring))(
+        count, demand, reconfiguring
     )
 
 

@@ -104,7 +104,7 @@ def _pays(solver: Any, before: Array, behind: Array, row: WalkSteps, costs: Trad
     assert costs is not None
     fresh = solver.choose(before, row)
     kept_s, fresh_s = (solver.seconds(count, row.demand) for count in (before, fresh))
-    pays = what_pays(costs, kept_s, fresh_s, solver.anew(before, fresh), row.kind, behind, row.busy)
+    pays = what_pays(costs, kept_s, fresh_s, solver.new_circuits(before, fresh), row.kind, behind, row.busy)
     first, second = (solver.where(paid, fresh, before) for paid in pays)
     return first, second
 

@@ -120,7 +120,7 @@ def function_of(problem: Problem) -> tuple[IterationOf, dict[str, Any]]:
     case: Any = settings.case
     if changes and settings.is_scheduled:
         raise InputError("circuits.schedule must be none for a traced function: schedules are planned on the host.")
-    dtype, turn, bound = case.run.dtype, case.circuits.reconfigure, changes and settings.first == BOUND
+    dtype, reconfigure, bound = case.run.dtype, case.circuits.reconfigure, changes and settings.first == BOUND
     first = settings.first if changes else "block"
     span = problem.circuits_for if changes and not bound else "all-to-all"
     policy = policy_of_mean(problem)
@@ -129,9 +129,9 @@ def function_of(problem: Problem) -> tuple[IterationOf, dict[str, Any]]:
         rules=settings.rules,
         rule=CircuitRule(first, span, case.circuits.cold_start, case.circuits.partial and changes),
         routing=BOUND if bound else settings.routing,
-        scenarios=turn.scenarios if first == "predict" and takes_many(policy) else 0,
+        scenarios=reconfigure.scenarios if first == "predict" and takes_many(policy) else 0,
         experts=case.compute.experts,
-        always=turn.name == "always" and changes,
+        always=reconfigure.name == "always" and changes,
         acks=settings.carried_by.acks_back,
         network=jax.tree.map(jnp.asarray, network_of(problem, dtype)),
         policy=policy,

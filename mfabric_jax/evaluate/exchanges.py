@@ -36,7 +36,7 @@ from mfabric_jax.evaluate.solver import Numbered, Tables, Traced
 from mfabric_jax.fabric.design import EpGroup
 from mfabric_jax.policies import Policy, of_package, reads_of, takes_many
 from mfabric_jax.routing.fixed import SinglePaths, inside_time
-from mfabric_jax.routing.graph_ways import GraphPaths
+from mfabric_jax.routing.graph_paths import GraphPaths
 from mfabric_jax.support.array_module import Array
 from mfabric_jax.support.arrays import as_data, floats_or_nan
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE

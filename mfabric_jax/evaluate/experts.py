@@ -37,7 +37,7 @@ def moves_of(problem: Any) -> np.ndarray | None:
     every = getattr(settings.case.placement.rule, "every", 0)
     if not every or slots is None:
         return None
-    copied = expert_moves(slots, settings.room(job), every)
+    copied = expert_moves(slots, settings.layout(job), every)
     layers = [[layer % slots.shape[1] for layer in job.stage_layers(stage)] for stage in range(job.pp)]
     stages = np.stack([copied[:, some].sum(axis=1) for some in layers], axis=1)
     return (stages * expert_state_bytes(job)).astype(settings.case.run.dtype)

@@ -21,8 +21,8 @@ SIGMA = 0.3  # assumed error before any iteration is past; the moving average er
 
 def guess_of(problem: Problem) -> np.ndarray:
     """Return the predicted selections of all replicas [I layer M R E]."""
-    turn: Any = problem.resolved.case.circuits.reconfigure
-    each = (predict_tokens(own, turn.predictor) for own in problem.every_replica)
+    reconfigure: Any = problem.resolved.case.circuits.reconfigure
+    each = (predict_tokens(own, reconfigure.predictor) for own in problem.every_replica)
     return np.concatenate([send_selections(problem.workload, guess) for guess in each])
 
 
@@ -32,13 +32,15 @@ def sigma_of(problem: Problem) -> np.ndarray:
 
 
 def _sigma(problem: Problem) -> np.ndarray:
-    turn: Any = problem.resolved.case.circuits.reconfigure
+    reconfigure: Any = problem.resolved.case.circuits.reconfigure
     sent = problem.own_selections
-    if turn.sigma is None and takes_many(problem.resolved.circuits_policy()):
+    if reconfigure.sigma is None and takes_many(problem.resolved.circuits_policy()):
         return errors_so_far(
-            sent, send_selections(problem.workload, predict_tokens(problem.tokens, turn.predictor)), problem.workload
+            sent,
+            send_selections(problem.workload, predict_tokens(problem.tokens, reconfigure.predictor)),
+            problem.workload,
         )
-    return np.full(len(sent), SIGMA if turn.sigma is None else turn.sigma)
+    return np.full(len(sent), SIGMA if reconfigure.sigma is None else reconfigure.sigma)
 
 
 def planning_selections(problem: Problem) -> np.ndarray:

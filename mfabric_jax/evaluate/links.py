@@ -33,14 +33,14 @@ def timer_of_routing(routing: str) -> Callable[..., Any]:
     that no routing beats.
     """
 
-    def parts(region: Region, circuits: Circuits, demand: Float[Array, "S S"], turning: Any = None) -> Any:
+    def parts(region: Region, circuits: Circuits, demand: Float[Array, "S S"], reconfiguring: Any = None) -> Any:
         if routing == "bound":
             return jnp.zeros((), demand.dtype), degree_bound(region, demand)
         relay = routing == "relay"
         shares = relay_shares(region, circuits, demand, steps=RELAY_STEPS) if relay else None
         plan = Plan(circuits, shares)
-        if turning is not None:
-            return parts_that_wait(region, plan, demand, turning, routing=routing)
+        if reconfiguring is not None:
+            return parts_that_wait(region, plan, demand, reconfiguring, routing=routing)
         if relay:
             return relay_part_bounds(region, plan, demand)
         return part_times(region, plan, demand, routing=routing)

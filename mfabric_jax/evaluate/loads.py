@@ -56,7 +56,7 @@ def loads_on_circuits(
         None if shown is None else solver.as_arrays(served[(slice(None), *shown)]),
         xp.maximum(*solver.seconds(calm, sent.even)),
         waiting=waiting[0] if waiting else None,
-        anew=solver.anew(before, served),
+        new_circuits=solver.new_circuits(before, served),
     )
 
 

@@ -20,7 +20,7 @@ from mfabric_jax.evaluate.links import unit_on_host
 from mfabric_jax.evaluate.loads import loads_on_circuits
 from mfabric_jax.evaluate.problem import Problem, own_keys, policy_of_mean
 from mfabric_jax.evaluate.rules import CircuitRule, TradeOff
-from mfabric_jax.evaluate.solver import Now, RegionFunctions, Tables
+from mfabric_jax.evaluate.solver import OnHost, RegionFunctions, Tables
 from mfabric_jax.policies import Policy, is_own, reads_of, takes_many
 from mfabric_jax.policies.reads import Reads
 from mfabric_jax.policies.static import uniform_circuits
@@ -57,7 +57,7 @@ class OnCircuits:
         table, self.sent = in_numbers(self.where, demand, even, ahead, keyed=keyed, busy=busy)
         keys = _keys(problem, self.rule, self.sent.key.shape[1:]) if keyed else None
         tables = Tables(table, ahead.samples, ahead.times, keys, self.rates)
-        self.solver = Now(tables, start, functions, reads)
+        self.solver = OnHost(tables, start, functions, reads)
         self._legal = (resolved.policy_name, np.asarray(group.degrees)) if is_own(resolved.policy) else None
 
     def loads(self, iteration: np.ndarray, case: np.ndarray, shown: tuple[Any, ...] | None) -> Exchanges:
@@ -108,15 +108,15 @@ def _forecasts(problem: Problem, where: Any, rule: CircuitRule, policy: Policy, 
 
 
 def _predictions(problem: Problem, policy: Policy) -> Forecasts:
-    turn: Any = problem.resolved.case.circuits.reconfigure
+    reconfigure: Any = problem.resolved.case.circuits.reconfigure
     guess = between_servers(problem.workload, evaluate.guess_of(problem))
     ahead = forecasts_of(guess)
-    if not (takes_many(policy) and turn.scenarios):
+    if not (takes_many(policy) and reconfigure.scenarios):
         return ahead
     dtype, keys = problem.resolved.case.run.dtype, programs.run(split_keys, own_keys(problem), guess.shape[1:3])
     sigma = np.repeat(evaluate.sigma_of(problem), np.prod(guess.shape[1:3])).astype(dtype)
     members = keys.reshape(-1, keys.shape[-1]), ahead.single.astype(dtype), sigma
-    samples = in_chunks(likely_of, members, turn.scenarios).astype(float)
+    samples = in_chunks(likely_of, members, reconfigure.scenarios).astype(float)
     return ahead._replace(single=None, samples=samples)
 
 

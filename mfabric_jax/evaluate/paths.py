@@ -47,6 +47,6 @@ def _over_switches(settings: Resolved, group: Any) -> SinglePaths:
         network=network, servers=servers, gpus_per_server=job.gpus_per_server, tiers=1 if one_switch else 3
     )
     site = site.with_network(radix=radix, nic_use=group.nic_use, oversubscription=None)
-    site = site.with_own(planes=1) if hasattr(site.own, "planes") else site  # `radix` counts whole NICs
+    site = site.with_settings(planes=1) if hasattr(site.own, "planes") else site  # `radix` counts whole NICs
     there = settings.fabric.cluster(site, units.to_gbps(1.0), nvswitch_gigabytes_per_s=WIDE)
     return single_paths(there, job.ep, job.tp, groups=groups, seed=settings.case.run.seed)

@@ -25,7 +25,7 @@ from mfabric_jax.evaluate.demands import BetweenServers
 from mfabric_jax.evaluate.experts import busy_of_blocks
 from mfabric_jax.evaluate.numbers import PATHS, NetworkOf
 from mfabric_jax.evaluate.paths import carry_of
-from mfabric_jax.evaluate.resolving.limits import check_beside
+from mfabric_jax.evaluate.resolving.limits import check_modelled
 from mfabric_jax.evaluate.resolving.resolved import SCHEDULE, Resolved
 from mfabric_jax.evaluate.resolving.traffic import traffic_of
 from mfabric_jax.evaluate.rules import TradeOff, trade_off_of
@@ -144,7 +144,7 @@ class Problem:
     @functools.cached_property
     def path_links(self) -> float:
         """Links on the longest path between servers: the fabric's, or the group's if its servers forward over more."""
-        return max(self.fabric.paths(self.resolved.site).links, getattr(self.group, "longest", None) or 0)
+        return max(self.fabric.paths(self.resolved.site).links, getattr(self.group, "longest_path_links", None) or 0)
 
     @property
     def path_links_by_degree(self) -> tuple[float, ...]:
@@ -213,7 +213,7 @@ def problem_of(
 ) -> Problem:
     """Return the problem of a case. It reads or draws the traffic (cached) unless `traffic` of every replica is
     passed."""
-    check_beside("an iteration of one group", resolved.case)
+    check_modelled("an iteration of one group", resolved.case)
     tokens, *others = _traffic_once(TrafficOf.of(resolved)) if traffic is None else traffic
     group = resolved.fabric.group(resolved.site, bandwidths[0])
     problem = Problem(resolved, tokens, group, bandwidths, resolved.circuits_for, variant=variant, others=tuple(others))

@@ -91,14 +91,15 @@ def what_pays(
     trade_off: TradeOff,
     kept: Seconds,
     fresh: Seconds,
-    anew: Float[Array, "*N"],
+    new_circuits: Float[Array, "*N"],
     kind: Int[Array, "*N"],
     behind: Int[Array, "*N"],
     busy: Float[Array, "*N"],
 ) -> Bool[Array, "2 *N"]:
     """Return, for each all-to-all of a block [2 ..], whether fresh circuits make the block's all-to-alls end earlier.
 
-    - `kept`, `fresh`: seconds with the circuits in place and with fresh ones, at unit bandwidth; `anew`: new circuits.
+    - `kept`, `fresh`: seconds with the circuits in place and with fresh ones, at unit bandwidth.
+    - `new_circuits`: their number.
     - `kind`, `behind`: `Places.kind` of this block's pass and of the previous block (0: it has no all-to-alls).
     """
     # This estimate hides a reconfiguration behind its block's computation and behind packets slower than circuits. It
@@ -106,7 +107,7 @@ def what_pays(
     # reconfiguration, recomputed all-to-alls, the output head, and waits for context rings and gathered parameters.
     xp, dtype = array_module(kept, trade_off), kept[0].dtype
     delay_s, each_s, nic_Bps = (xp.asarray(x, dtype) for x in (trade_off.delay_s, trade_off.each_s, trade_off.nic_Bps))
-    delay_s, busy = delay_s + each_s * anew, xp.asarray(busy, dtype)
+    delay_s, busy = delay_s + each_s * new_circuits, xp.asarray(busy, dtype)
     old, optical, new = xp.maximum(*kept) / nic_Bps, fresh[0] / nic_Bps, xp.maximum(*fresh) / nic_Bps
     backward = kind > 0
     first_size, second_size = (xp.where(backward, trade_off.size[1 - which], trade_off.size[which]) for which in (0, 1))

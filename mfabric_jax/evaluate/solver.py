@@ -1,4 +1,4 @@
-"""Policy and routing of a region for batches: `Now` on the host, `Traced` and `Numbered` inside a JAX program.
+"""Policy and routing of a region for batches: `OnHost` on the host, `Traced` and `Numbered` inside a JAX program.
 
 Demands are indices into a table. Circuits are indices into the circuits chosen so far if the solver runs on the host or
 the policy reads the demand alone. They are arrays [.. S S], possibly fractional, if JAX traces a policy with memory,
@@ -20,7 +20,7 @@ from mfabric_jax.evaluate.circuits import WalkSteps
 from mfabric_jax.evaluate.links import with_acks
 from mfabric_jax.evaluate.rules import Seconds
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.fabric.region import circuits_anew
+from mfabric_jax.fabric.region import new_circuits
 from mfabric_jax.policies import Policy, random_circuits, uniform
 from mfabric_jax.policies.reads import Reads
 from mfabric_jax.routing import Plan, degree_bound
@@ -117,7 +117,7 @@ class RegionFunctions(NamedTuple):
     waiting: Callable[[np.ndarray, np.ndarray, np.ndarray], Seconds]
 
 
-class Now:
+class OnHost:
     """Solver on the host: circuits are indices, and equal questions are computed once."""
 
     scans = False
@@ -130,7 +130,7 @@ class Now:
         samples = len(tables.demand) if tables.samples is None else len(tables.samples)
         demands = len(tables.demand)
         self._chosen = Memo(demands, keys, cases), Memo(samples, keys, cases)
-        self._drawn, self._timed, self._anew = Memo(), Memo(demands), Memo(MOST)
+        self._drawn, self._timed, self._new_circuits = Memo(), Memo(demands), Memo(MOST)
 
     @property
     def counts(self) -> np.ndarray:
@@ -197,14 +197,14 @@ class Now:
 
         return tuple(np.moveaxis(memo(work, *np.broadcast_arrays(*numbers)), -1, 0))
 
-    def anew(self, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    def new_circuits(self, before: np.ndarray, after: np.ndarray) -> np.ndarray:
         """Number of new circuits."""
 
         def work(before: Array, after: Array) -> Any:
             counts = self.counts
-            return circuits_anew(counts[before], counts[after])
+            return new_circuits(counts[before], counts[after])
 
-        return self._anew(work, *np.broadcast_arrays(before, after))
+        return self._new_circuits(work, *np.broadcast_arrays(before, after))
 
     def where(self, mask: Array, count: Array, other: Array) -> Any:
         return np.where(mask, count, other)
@@ -288,9 +288,9 @@ class Traced:
         parts = jax.vmap(work)(*flat, self.carried[demand.reshape(-1)])
         return tuple(part.reshape(demand.shape) for part in parts)
 
-    def anew(self, before: Array, after: Array) -> Array:
+    def new_circuits(self, before: Array, after: Array) -> Array:
         """Number of new circuits."""
-        return circuits_anew(before, after).astype(self.tables.demand.dtype)
+        return new_circuits(before, after).astype(self.tables.demand.dtype)
 
     def where(self, mask: Array, count: Array, other: Array) -> Any:
         return jnp.where(mask[..., None, None], count, other)
@@ -359,8 +359,8 @@ class Numbered(Traced):
     def waiting(self, count: Array, before: Array, demand: Array) -> Seconds:
         return self._once(super().waiting, (count, before), demand)
 
-    def anew(self, before: Array, after: Array) -> Array:
-        return self._once(super().anew, (before, after))
+    def new_circuits(self, before: Array, after: Array) -> Array:
+        return self._once(super().new_circuits, (before, after))
 
     def differ(self, count: Array, other: Array) -> Array:
         return self._once(super().differ, (count, other))

@@ -17,7 +17,7 @@ from mfabric_jax.case.policies import NO_SCHEDULE
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.evaluate import Resolved, resolve
 from mfabric_jax.evaluate.problem import check_dtype
-from mfabric_jax.evaluate.resolving.limits import check_beside, refuse
+from mfabric_jax.evaluate.resolving.limits import check_modelled, refuse
 from mfabric_jax.evaluate.resolving.resolved import Hardware
 from mfabric_jax.evaluate.solving import problem_at
 from mfabric_jax.fabric import Cluster, FabricGraph, Region, read_graph
@@ -86,7 +86,7 @@ def solve_cluster(case: Case | None = None, *, graph: str | None = None) -> Clus
     if graph is None and case.network.fabric == GRAPH:
         graph = case.network.graph
     check_dtype(case.run.dtype)
-    check_beside("a whole cluster", case)
+    check_modelled("a whole cluster", case)
     began = time.perf_counter()
     tokens = draw_tokens(resolved)
     flows = training_flows(job, tokens)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mfabric_jax import units
-from mfabric_jax.checks import MOST_WHOLE, InputError, not_negative, one_of, part, positive, whole
+from mfabric_jax.checks import MOST_WHOLE, InputError, fraction, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import views
 from mfabric_jax.fabric.network import FabricGraph, find_links, network_of
 from mfabric_jax.fabric.nic_use import NIC_USES
@@ -88,14 +88,10 @@ class Cluster:
         positive("nvswitch_gigabytes_per_s", self.nvswitch_gigabytes_per_s)
         not_negative("link_delay_s", self.link_delay_s)
         one_of("nic_use", self.nic_use, NIC_USES)
-        part("goodput", self.goodput)
+        fraction("goodput", self.goodput)
         if self.tree is not None and self.tree.hosts % self.servers:
             raise InputError(f"the {self.tree.hosts} hosts of the tree must divide evenly over {self.servers} servers.")
-        if self.nic_use == "own" and self.nics != self.gpus_per_server:
-            raise InputError(
-                f"nic_use 'own' gives each GPU its own NIC, but a server has {self.gpus_per_server} GPUs and "
-                f"{self.nics} NICs; use nic_use 'pooled' or {self.gpus_per_server} NICs."
-            )
+        check_own_nics(self.nic_use, self.nics, self.gpus_per_server)
         if self.regions is not None:
             self._check_regions(self.regions)
 
@@ -301,3 +297,12 @@ class Cluster:
 
 def _between_switches(kind: str) -> bool:
     return kind.startswith(("edge", "aggregation"))
+
+
+def check_own_nics(nic_use: str, nics: float, gpus_per_server: int) -> None:
+    """Raise `InputError` if "own" is used with fewer NICs than GPUs."""
+    if nic_use == "own" and nics != gpus_per_server:
+        raise InputError(
+            f"nic_use 'own' gives each GPU its own NIC, but a server has {gpus_per_server} GPUs and "
+            f"{nics} NICs; use nic_use 'pooled' or {gpus_per_server} NICs."
+        )

@@ -37,7 +37,7 @@ def prices_by_part() -> tuple[str, ...]:
     return (*(name for name, value in package_table().items() if not isinstance(value, dict)), *UNPUBLISHED)
 
 
-def with_own(path: str | Path | None) -> tuple[Table, Table]:
+def updated_table(path: str | Path | None) -> tuple[Table, Table]:
     """Return the package's table updated from a `.toml` or `.json` file, and the table of the file alone.
 
     Raise `InputError` for an unknown name, and for a value where a table is needed.
@@ -172,7 +172,7 @@ class Prices:
 
     @classmethod
     def _of(cls, path: str | Path) -> "Prices":
-        _, own = with_own(path)
+        _, own = updated_table(path)
         values = {field: own[field] for field in prices_by_part() if field in own}
         switches = tuple(SwitchPrice.of(name, entry) for name, entry in own.get("switch", {}).items())
         if len({switch.nic_gbps for switch in switches}) < len(switches):

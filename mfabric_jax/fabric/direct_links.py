@@ -10,7 +10,16 @@ from jaxtyping import Array, Float, Int, Num
 
 from mfabric_jax import units
 from mfabric_jax.checks import not_negative, positive, whole
-from mfabric_jax.fabric.failures import CUT_OFF, NO_OPTICS, NO_PACKETS, ONE_NETWORK, ONE_PLANE, PLANES, Degraded, Hit
+from mfabric_jax.fabric.failures import (
+    CUT_OFF,
+    NO_OPTICS,
+    NO_PACKETS,
+    ONE_NETWORK,
+    ONE_PLANE,
+    PLANES,
+    Degraded,
+    Failure,
+)
 from mfabric_jax.fabric.network import FabricGraph, find_links
 from mfabric_jax.fabric.nic_use import RING_NICS, Handover
 
@@ -230,7 +239,7 @@ class DirectLinks(eqx.Module, LinkRates):
         return self.hops is not None
 
     @property
-    def longest(self) -> float | None:
+    def longest_path_links(self) -> float | None:
         """Links between the two servers farthest apart, as the mean over their paths; None until paths are known."""
         if self.hops is None:
             return None
@@ -249,7 +258,7 @@ class DirectLinks(eqx.Module, LinkRates):
         reasons |= dict.fromkeys(("optical-nic", "optical-switch", "controller"), NO_OPTICS)
         return reasons if self._nodes("spine") else reasons | {"spine": "servers are behind all of its routers"}
 
-    def after_failure(self, hit: Hit) -> Degraded:
+    def after_failure(self, hit: Failure) -> Degraded:
         """Return the group after a failure.
 
         On panels, a spare takes all circuits of a failed server. Elsewhere no spare can replace a server, so the job
@@ -279,7 +288,7 @@ class DirectLinks(eqx.Module, LinkRates):
         left = dataclasses.replace(self, mesh=mesh, hops=None, **rates)
         return Degraded(hit.kind, left, hit.server, eps_left=eps_left, everywhere=hit.kind == "spine")
 
-    def _without_link(self, hit: Hit) -> Mesh:
+    def _without_link(self, hit: Failure) -> Mesh:
         assert self.mesh is not None
         joined, node = self.mesh.count, hit.server
         if self.routers:  # its NICs lead to a router, whose links lead to other routers

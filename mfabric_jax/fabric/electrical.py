@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, one_of, positive, whole
 from mfabric_jax.fabric.cluster import Cluster
-from mfabric_jax.fabric.failures import CUT_OFF, NO_OPTICS, ONE_NETWORK, ONE_PLANE, ONE_SPINE, PLANES, Degraded, Hit
+from mfabric_jax.fabric.failures import CUT_OFF, NO_OPTICS, ONE_NETWORK, ONE_PLANE, ONE_SPINE, PLANES, Degraded, Failure
 from mfabric_jax.fabric.nic_use import NIC_USES, Handover
 from mfabric_jax.fabric.tree import UP
 
@@ -118,7 +118,7 @@ class Electrical(eqx.Module):
         reasons |= dict.fromkeys(PLANES, ONE_PLANE) if self.planes == 1 else {}
         return reasons | {"electrical-nics": ONE_NETWORK}
 
-    def after_failure(self, hit: Hit) -> Degraded:
+    def after_failure(self, hit: Failure) -> Degraded:
         """Return the group after a failure; a spare replaces a failed server."""
         if self.leaves is not None:
             return self._tree_after_failure(self.leaves, hit)
@@ -158,7 +158,7 @@ class Electrical(eqx.Module):
         star = DegradedStar(sits, carries, port, edge, hit.gpus_per_rank, per_server, self.pxn)
         return Degraded(hit.kind, star, hit.server, **effects)
 
-    def _outcome_on_same_paths(self, kind: str, hit: Hit, links_left: float, alone: bool) -> Degraded | None:
+    def _outcome_on_same_paths(self, kind: str, hit: Failure, links_left: float, alone: bool) -> Degraded | None:
         """The result of a failure that changes no path; None: paths change. `alone`: no other NIC carries the bytes."""
         cut_off = kind == "switch" and self.planes == 1 and (alone or not hit.rails)
         if cut_off or (kind == "link" and not links_left):
@@ -169,7 +169,7 @@ class Electrical(eqx.Module):
             return Degraded(hit.kind, self, hit.server, spare=True)
         return Degraded(hit.kind, self, hit.server) if kind == "spine-link" else None
 
-    def _tree_after_failure(self, leaves: Cluster, hit: Hit) -> Degraded:
+    def _tree_after_failure(self, leaves: Cluster, hit: Failure) -> Degraded:
         """The group after a failure if edge switches hold several servers; a spare server follows the job's servers."""
         kind = hit.kind
         if hit.uplinks is None:
@@ -184,7 +184,7 @@ class Electrical(eqx.Module):
         moved = 1 / hit.gpus_per_rank
         return Degraded(kind, left, hit.server, tp_on_eps=on_eps, moved=moved, spare=True)
 
-    def _damage(self, leaves: Cluster, hit: Hit) -> Damage:
+    def _damage(self, leaves: Cluster, hit: Failure) -> Damage:
         tree, server = leaves.nic_tree, hit.gpu // leaves.gpus_per_server
         port = int(leaves.host(np.array(server), np.array(0)))
         if hit.kind == "gpu":

@@ -55,7 +55,7 @@ ONE_SPINE = "its only spine switch joins all edge switches, so the job waits for
 PLANES, ONE_PLANE = ("plane", "plane-link"), "its NICs are on one plane"
 
 
-class Hit(NamedTuple):
+class Failure(NamedTuple):
     """What fails: a kind of part at one `server` of a group of `servers`, and the sizes that matter.
 
     - `radix`: of switches; `rails`: NICs of equal rank share an edge switch; `gpu`: first GPU of the server, numbered
@@ -169,7 +169,7 @@ def degrade(
     - `gpu`: on graphs, the first GPU of that server, numbered over the cluster.
     - `attention_gpus`: tensor-parallel degree of attention; None: as inside experts. Above 1, its all-reduces follow a
       GPU that moves.
-    - `uplinks`, `spines`, `nics`, `relayed`, `many_rings`: see `Hit`.
+    - `uplinks`, `spines`, `nics`, `relayed`, `many_rings`: see `Failure`.
     """
     one_of("failure", kind, KINDS)
     known: int = group.servers if servers is None else servers
@@ -184,7 +184,7 @@ def degrade(
         raise InputError(f"failure {kind!r} needs NICs that are split over planes; this group's {ONE_PLANE[4:]}.")
     attention_gpus = gpus_per_rank if attention_gpus is None else whole("attention_gpus", attention_gpus)
     sizes = ranks_per_server, gpus_per_rank, radix, rails, attention_gpus, gpu
-    hit = Hit(LIKE.get(kind, kind), server, known, *sizes, uplinks, spines, nics, relayed, many_rings)
+    hit = Failure(LIKE.get(kind, kind), server, known, *sizes, uplinks, spines, nics, relayed, many_rings)
     left = group.after_failure(hit)
     return dataclasses.replace(left, kind=kind) if kind in LIKE else left
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mfabric_jax.fabric.failures import KINDS, NO_OPTICS, ONE_PLANE, PLANES
-from mfabric_jax.fabric.graph_file import IN_SERVERS, GraphFile, OwnGraph, own_graph
+from mfabric_jax.fabric.graph_file import IN_SERVERS, FileGraph, GraphFile, load_graph
 from mfabric_jax.fabric.network import FabricGraph
 from mfabric_jax.fabric.relays import unreachable_pair
 
@@ -23,7 +23,7 @@ def absent_parts(options: GraphFile, gpu: int = 0) -> dict[str, str]:
     """Return the kinds of failure that a graph lacks at a GPU: {kind: reason}."""
     lacks = dict.fromkeys(PLANES, ONE_PLANE) if options.split == 1 else {"plane": NO_NAMES, "nic-link": OF_LINKS}
     lacks |= dict.fromkeys(("optical-nic", "optical-link", "optical-switch", "controller"), NO_OPTICS)
-    lacks |= {} if own_graph(options).per_server > 1 else {"nvswitch": NO_NVSWITCH}
+    lacks |= {} if load_graph(options).per_server > 1 else {"nvswitch": NO_NVSWITCH}
     for kind, why in (("link", NO_LINK), ("spine-link", NO_SPINE), ("switch", NO_SWITCH), ("spine", NO_SPINE)):
         lacks |= {} if broken_links(options, kind, gpu) else {kind: why}
     lacks |= {"nic-link": NO_SWITCH} if "switch" in lacks else {}
@@ -49,7 +49,7 @@ def broken_links(options: GraphFile, kind: str, gpu: int) -> tuple[int, ...]:
     - `switch`: all links of the NIC's switch; `spine`: all links of the first switch next to it without GPUs.
     - `spine-link`: the first link between such a spine and another.
     """
-    graph = own_graph(options)
+    graph = load_graph(options)
     outside = _outside(graph)
     node = graph.nodes[gpu]
     mine = np.flatnonzero(outside & (graph.network.tail == node))
@@ -83,7 +83,7 @@ def broken_links(options: GraphFile, kind: str, gpu: int) -> tuple[int, ...]:
 
 def graph_devices(options: GraphFile) -> dict[str, int]:
     """Return the number of parts by the kind of failure that they may have."""
-    graph = own_graph(options)
+    graph = load_graph(options)
     outside, network = _outside(graph), graph.network
     kinds = np.repeat([kind for kind, _ in network.nodes], [count for _, count in network.nodes])
     inner = ~np.isin(kinds, IN_SERVERS)
@@ -105,7 +105,7 @@ def graph_devices(options: GraphFile) -> dict[str, int]:
     return counts | {"switch": int((inner & near).sum()), "spine": int((inner & ~near).sum())}
 
 
-def _at_gpus(graph: OwnGraph) -> np.ndarray:
+def _at_gpus(graph: FileGraph) -> np.ndarray:
     """Mask of the switches with GPUs or servers behind them [N]."""
     near = np.zeros(graph.network.size, bool)
     near[graph.network.head[_outside(graph)]] = True
@@ -115,7 +115,7 @@ def _at_gpus(graph: OwnGraph) -> np.ndarray:
 
 def _cut(options: GraphFile, links: tuple[int, ...]) -> tuple[str, str] | None:
     """A GPU and another that it cannot reach without `links`; None: all reach each other."""
-    graph = own_graph(options)
+    graph = load_graph(options)
     network = graph.network.without(np.array(links, np.int64))
     end = np.zeros(network.size, bool)
     if options.relay == "no":
@@ -143,7 +143,7 @@ def _usable(network: FabricGraph) -> np.ndarray:
     return network.capacity > 0
 
 
-def _outside(graph: OwnGraph) -> np.ndarray:
+def _outside(graph: FileGraph) -> np.ndarray:
     """Mask of the usable links that leave GPUs, except NVLinks [L]."""
     network = graph.network
     kinds = np.repeat([kind for kind, _ in network.nodes], [count for _, count in network.nodes])

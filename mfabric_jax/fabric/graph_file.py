@@ -31,7 +31,7 @@ GBPS_DIGITS = 6
 
 
 @dataclass(frozen=True, eq=False)
-class OwnGraph:
+class FileGraph:
     """A graph that was read. As a cache key it is compared by identity, not by its links.
 
     - `file`: its name; `relays`: who forwards.
@@ -69,17 +69,17 @@ class GraphFile(NamedTuple):
     @staticmethod
     def of(network: NetworkSettings) -> GraphFile:
         options = GraphFile(network.graph, network.on_graph.relay, network.on_graph.ranks)
-        graph = own_graph(options)
+        graph = load_graph(options)
         times = units.gbps(network.nic_gbps) / graph.nic_Bps
         split = max(1, round(times))
         return options._replace(split=split) if np.isclose(times, split) and graph.ends % split == 0 else options
 
 
-def own_graph(options: GraphFile) -> OwnGraph:
+def load_graph(options: GraphFile) -> FileGraph:
     """Return the graph of a file. Raise `InputError` if the file is missing, unreadable or not a cluster."""
     if options.file is None:
         raise InputError("network.fabric graph needs network.graph, the file of the graph.")
-    return _own_graph(options.file, options)
+    return _load_graph(options.file, options)
 
 
 @cached_by_files(lambda file: (file,), maxsize=4)
@@ -88,7 +88,7 @@ def _network(file: str) -> FabricGraph:
 
 
 @cached_by_files(lambda file, options: (file, options.ranks), maxsize=32)
-def _own_graph(file: str, options: GraphFile) -> OwnGraph:
+def _load_graph(file: str, options: GraphFile) -> FileGraph:
     network = _network(file)
     nodes, kinds = endpoints(network), kinds_of(network)
     if not len(nodes):
@@ -117,7 +117,7 @@ def _own_graph(file: str, options: GraphFile) -> OwnGraph:
     relays = relays_of(network, options.relay)
     longest = _most_hops(network, nodes[0], nodes, relays.forward)
     parts, delay_s = _attachment(*widths), _delay_s(network, nodes, per_server, longest, relays.forward)
-    return OwnGraph(file, network, relays, nodes, per_server, nic_Bps, nics, many, inside_Bps, parts, longest, delay_s)
+    return FileGraph(file, network, relays, nodes, per_server, nic_Bps, nics, many, inside_Bps, parts, longest, delay_s)
 
 
 def _attachment(outside: float, direct: float, between: float) -> Attachment:
@@ -172,7 +172,7 @@ def _check_servers(options: GraphFile, network: FabricGraph, nodes: np.ndarray, 
 
 def check_rate(options: GraphFile, nic_gbps: Any) -> None:
     """Raise `Misfit` if a bandwidth differs from the graph's NICs."""
-    graph = own_graph(options)
+    graph = load_graph(options)
     own = round(units.to_gbps(graph.nic_Bps), GBPS_DIGITS)
     others = np.atleast_1d(nic_gbps)[~np.isclose(np.atleast_1d(nic_gbps), own)]
     if len(others):

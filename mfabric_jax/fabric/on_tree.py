@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import views
-from mfabric_jax.fabric.cluster import Cluster
+from mfabric_jax.fabric.cluster import Cluster, check_own_nics
 from mfabric_jax.fabric.cost import Attachment, attachment_of_links, tree_attachment
 from mfabric_jax.fabric.site import FabricLinks, FabricSite
 from mfabric_jax.fabric.tree import DOWN, UP, Tree, needed_uplinks
@@ -51,7 +50,7 @@ def on_switches(site: FabricSite, nic_gbps: Any, links: FabricLinks) -> Electric
     """Return what a group sees of the tree of `links`."""
     assert links.tree is not None
     nics, use = site.server_nics, "own" if links.pxn else links.nic_use or site.network.nic_use
-    check_own(use, nics, site.gpus_per_server)
+    check_own_nics(use, nics, site.gpus_per_server)
     own: dict[str, Any] = {"nic_use": use, "pxn": links.pxn}
     ratio = links.tree.oversubscription
     if ratio == 1:
@@ -63,12 +62,3 @@ def on_switches(site: FabricSite, nic_gbps: Any, links: FabricLinks) -> Electric
         return views.Electrical(nic_gbps, nics, **own)
     leaves = Cluster("", site.servers, 1.0, gpus_per_server=site.gpus_per_server, tree=tree, rails=links.rails, **own)
     return views.Electrical(nic_gbps, nics, leaves=leaves, **own)
-
-
-def check_own(nic_use: str, nics: int, gpus_per_server: int) -> None:
-    """Raise `InputError` if "own" is used with fewer NICs than GPUs."""
-    if nic_use == "own" and nics != gpus_per_server:
-        raise InputError(
-            f"nic_use 'own' gives each GPU its own NIC, but a server has {gpus_per_server} GPUs and "
-            f"{nics} NICs; use nic_use 'pooled' or {gpus_per_server} NICs."
-        )

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.checks import InputError, Misfit, in_file, number, one_of, positive, whole
-from mfabric_jax.fabric.cost import BY_BANDWIDTH, Prices, Watts, as_tuples, one_number, package_table, with_own
+from mfabric_jax.fabric.cost import BY_BANDWIDTH, Prices, Watts, as_tuples, one_number, package_table, updated_table
 from mfabric_jax.support.bands import HIGH_GPUS, LOW_GPUS, LOW_PORTS
 from mfabric_jax.support.text_files import cached_by_files
 from mfabric_jax.support.unread import name_unread
@@ -119,7 +119,7 @@ class PartsTable:
         Raise `InputError` for unknown names and invalid prices.
         """
         with in_file(path):
-            table, own = with_own(path)
+            table, own = updated_table(path)
             prices = Prices() if path is None else Prices.read(path)
             watts, switch = _watts(table["watts"], own.get("watts", {})), None if ocs is None else get_ocs(ocs, path)
             if switch is not None:
@@ -160,7 +160,7 @@ def own_prices(path: str | Path) -> dict[str, tuple[Any, Any]]:
 
     Raise `InputError` for unknown names.
     """
-    own, usual = _flat(with_own(path)[1]), _flat(package_table())
+    own, usual = _flat(updated_table(path)[1]), _flat(package_table())
     return {name: (value, usual.get(name)) for name, value in own.items() if value != usual.get(name)}
 
 
@@ -238,11 +238,11 @@ def _delays(field: str, value: Any) -> tuple[float, float] | None:
 
 
 class Quote(NamedTuple):
-    """Quotes of a part at one bandwidth: the lowest and highest price, and what they are `of`."""
+    """Quotes of a part at one bandwidth: the lowest and highest price, and the `product`."""
 
     gbps: float
     usd: tuple[float, float]
-    of: str
+    product: str
 
 
 def port_quote() -> Quote:
@@ -262,7 +262,7 @@ def get_ocs(name: str, prices: str | Path | None = None) -> Ocs:
     """
     if prices is None:
         return OCS[one_of("ocs", name, OCS)]
-    table, own = with_own(prices)
+    table, own = updated_table(prices)
     with in_file(prices):
         entry = table["ocs"][one_of("ocs", name, table["ocs"])]
         if "ocs_port" in own and name not in own.get("ocs", {}):

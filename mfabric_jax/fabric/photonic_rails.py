@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from mfabric_jax.checks import Misfit
 from mfabric_jax.fabric import views
+from mfabric_jax.fabric.cluster import check_own_nics
 from mfabric_jax.fabric.cost import Attachment, PartGroup
 from mfabric_jax.fabric.design import OnMesh
 from mfabric_jax.fabric.grids import ring_circuits
 from mfabric_jax.fabric.nic_use import PORTS
-from mfabric_jax.fabric.on_tree import check_own
 from mfabric_jax.fabric.site import About, FabricPaths, FabricSite, Optics
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ RAIL_OCS = Attachment(ocs_ports=PORTS, links=(("link", 1),))
 class PhotonicRailsFabric(OnMesh):
     def group(self, site: FabricSite, nic_gbps: Any) -> RailRings:
         nics, switch, job = site.server_nics, site.ocs, site.job
-        check_own("own", nics, site.gpus_per_server)
+        check_own_nics("own", nics, site.gpus_per_server)
         if switch is not None and switch.ports < (needed := PORTS * site.servers):
             raise Misfit(
                 f"circuits.ocs {switch.name} has {switch.ports} ports, but a rail of {site.servers} servers needs "

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mfabric_jax.fabric.direct_links import DirectLinks, Mesh, mesh_of
-from mfabric_jax.fabric.failures import NO_PACKETS, ONE_PLANE, PLANES, Degraded, Hit
+from mfabric_jax.fabric.failures import NO_PACKETS, ONE_PLANE, PLANES, Degraded, Failure
 from mfabric_jax.fabric.grids import ring_circuits
 from mfabric_jax.fabric.nic_use import Handover
 
@@ -33,7 +33,7 @@ class RailRings(DirectLinks):
         reasons: dict[str, str] = dict.fromkeys(("electrical-nic", "electrical-nics", "switch", "spine"), NO_PACKETS)
         return reasons | dict.fromkeys(PLANES, ONE_PLANE)
 
-    def after_failure(self, hit: Hit) -> Degraded:
+    def after_failure(self, hit: Failure) -> Degraded:
         """Return the group after a failure on the first rail; a spare on the same switches takes a server's circuits.
 
         A NIC with one link left is not used: its rail would be a line, no faster than the rail without that NIC.
@@ -42,7 +42,10 @@ class RailRings(DirectLinks):
             return Degraded(hit.kind, self, hit.server, spare=True)
         if hit.kind == "controller" or self.nics < 2:
             return Degraded(
-                hit.kind, self, hit.server, waits=NO_RECONFIGURATION if hit.kind == "controller" else ONE_RAIL
+                hit.kind,
+                self,
+                hit.server,
+                waits=NO_RECONFIGURATION if hit.kind == "controller" else ONE_RAIL,
             )
         left = RailsLeft(self, *_first_left(self, hit), _shares_by_rail(self, hit))
         everywhere = hit.kind == "optical-switch"  # all servers of all stages are on it
@@ -69,7 +72,7 @@ def ring_of(servers: int) -> Mesh:
     return mesh_of(ring_circuits(servers, [1]))
 
 
-def _first_left(group: RailRings, hit: Hit) -> tuple[RailRings, tuple[int, ...]]:
+def _first_left(group: RailRings, hit: Failure) -> tuple[RailRings, tuple[int, ...]]:
     """The first rail and its servers; its ring skips the server whose NIC or link is gone."""
     every = tuple(range(group.servers))
     if group.servers == 1 or hit.kind == "optical-switch":
@@ -78,7 +81,7 @@ def _first_left(group: RailRings, hit: Hit) -> tuple[RailRings, tuple[int, ...]]
     return dataclasses.replace(group, servers=len(others), mesh=ring_of(len(others)), hops=None, share=None), others
 
 
-def _shares_by_rail(group: RailRings, hit: Hit) -> np.ndarray:
+def _shares_by_rail(group: RailRings, hit: Failure) -> np.ndarray:
     """Bytes that the first rail cannot carry go over the other rails of their rank, else over the next rank's."""
     ranks, each = hit.ranks_per_server, group.nics // hit.ranks_per_server
     of_rank = np.arange(group.nics) // each

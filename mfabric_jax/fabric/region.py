@@ -12,8 +12,8 @@ from jax.core import Tracer
 from jaxtyping import ArrayLike, Bool, Float, Int, Num
 
 from mfabric_jax import units
-from mfabric_jax.checks import InputError, concrete, not_negative, one_of, part, positive, whole
-from mfabric_jax.fabric.failures import CUT_OFF, ONE_PLANE, ONE_SPINE, PLANES, Degraded, Hit
+from mfabric_jax.checks import InputError, concrete, fraction, not_negative, one_of, positive, whole
+from mfabric_jax.fabric.failures import CUT_OFF, ONE_PLANE, ONE_SPINE, PLANES, Degraded, Failure
 from mfabric_jax.fabric.nic_use import Handover, optical_ports
 from mfabric_jax.support.array_module import Array, array_module
 from mfabric_jax.support.arrays import counts
@@ -74,7 +74,7 @@ class Region(eqx.Module):
             value = getattr(self, field)
             if not isinstance(value, Tracer) and np.ndim(value):
                 raise InputError(f"{field} must be one number, got the shape {list(np.shape(value))}; {_vmap(field)}.")
-        part("relay_efficiency", self.relay_efficiency)
+        fraction("relay_efficiency", self.relay_efficiency)
 
     def with_bandwidth(self, nic_gbps: Any, gpu_tbps: Any = None) -> "Region":
         """Return the region at another bandwidth, which may be traced.
@@ -126,7 +126,7 @@ class Region(eqx.Module):
         """Whether no server can have a circuit."""
         return self.servers < 2 or not int(self.optical_degree)
 
-    def after_failure(self, hit: Hit) -> Degraded:
+    def after_failure(self, hit: Failure) -> Degraded:
         """Return the group after a failure; EPS and OCS back each other up.
 
         A spare replaces a server that has neither a NIC on the EPS nor a peer to relay for it.
@@ -238,7 +238,7 @@ class Circuits(eqx.Module):
         return [f"circuits: {rule}" for rule in rules], jnp.stack([wrong.any() for wrong in rules.values()])
 
 
-def circuits_anew(before, after):
+def new_circuits(before, after):
     """Return the number of circuits [..] that are in `after` but not in `before` [.. S S], of NumPy or JAX."""
     return array_module(before, after).maximum(after - before, 0).sum((-2, -1)) / 2
 

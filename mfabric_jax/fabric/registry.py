@@ -29,7 +29,7 @@ def get(name: str) -> Fabric:
     Raise `InputError` if the name is unknown.
     """
     return (
-        _load_fabric(GRAPH, "own_graph")
+        _load_fabric(GRAPH, "graph_fabric")
         if name == GRAPH
         else _load_fabric(one_of("fabric", name, NAMES), MODULES[name])
     )
@@ -52,7 +52,7 @@ def site_of(name: str, settings: dict[str, Any]) -> tuple[FabricSite, dict[str, 
     values = {RENAMED.get(field, field): value for field, value in settings.items()}
     site = replace(site, **{field: value for field, value in values.items() if field in SITE and value is not None})
     if mine := {field: value for field, value in values.items() if field in own}:
-        site = site.with_own(**mine)
+        site = site.with_settings(**mine)
     network = {field: value for field, value in values.items() if field in NETWORK - SITE - own}
     others = {field: value for field, value in values.items() if field not in SITE | NETWORK | own}
     return site.with_network(**network), others

@@ -101,7 +101,7 @@ class FabricSite:
     def with_network(self, **changes: Any) -> FabricSite:
         return replace(self, network=msgspec.structs.replace(self.network, **changes))
 
-    def with_own(self, **changes: Any) -> FabricSite:
+    def with_settings(self, **changes: Any) -> FabricSite:
         """Return the site with changes to the settings of this fabric only; a shape may be a tuple."""
         changes = {name: shape_text(value) if name == "shape" and value else value for name, value in changes.items()}
         table = self.network.fabric.replace("-", "_")

@@ -8,7 +8,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from mfabric_jax.checks import InputError, not_negative, number, one_of, part, positive
+from mfabric_jax.checks import InputError, fraction, not_negative, number, one_of, positive
 from mfabric_jax.support.text_files import PARSERS, read_mapping
 from mfabric_jax.units import us
 
@@ -97,7 +97,7 @@ def _check_range(field: str, value: Any) -> None:
 
 
 CHECKS = {
-    **{"payload_bytes": positive, "header_bytes": not_negative, "pacing": part},
+    **{"payload_bytes": positive, "header_bytes": not_negative, "pacing": fraction},
     **{"ack_bytes": not_negative, "startup_s": not_negative, "regain": positive},
 }
 MEASURED = "measured"  # table in a file of constants

@@ -95,8 +95,8 @@ def _change(d: Terms, terms: Terms, hops: Array, order: Successors) -> tuple[Arr
         begin, finish = _call_host(_push_forward, (shapes.start, shapes.size), terms, hops, order, apart(change))
         return ravel_pytree(jax.tree.map(jnp.zeros_like, terms)._replace(start=begin, size=finish))[0]
 
-    def transpose(_, counts: Array) -> Array:
-        of = apart(counts)
+    def transpose(_, cotangents: Array) -> Array:
+        of = apart(cotangents)
         return ravel_pytree(_call_host(_pull_back, shapes, terms, hops, order, (of.start, of.size)))[0]
 
     changed = apart(lax.custom_linear_solve(lambda x: x, together, solve, transpose))
@@ -157,12 +157,12 @@ def _push_forward(terms: Terms, hops: Array, order: Successors, change: Terms):
     instance, finite_hops = _instance(terms, hops, order)
     d = [np.array(part, float) for part in change]
     d[1] = np.ravel(d[1])[finite_hops]
-    return np.split(_host.changes(instance, tuple(d)), 2)
+    return np.split(_host.push_forward_times(instance, tuple(d)), 2)
 
 
-def _pull_back(terms: Terms, hops: Array, order: Successors, counts: tuple[Any, ...]):
+def _pull_back(terms: Terms, hops: Array, order: Successors, cotangents: tuple[Any, ...]):
     instance, finite_hops = _instance(terms, hops, order)
-    back = list(_host.counts(instance, np.concatenate([np.array(count, float) for count in counts])))
+    back = list(_host.pull_back_times(instance, np.concatenate([np.array(count, float) for count in cotangents])))
     share = np.zeros(np.size(terms.share))
     share[finite_hops] = back[1]
     back[1] = share.reshape(np.shape(terms.share))

@@ -148,33 +148,39 @@ def improve_circuits(
     samples: Samples, how: Delivery, start: Found, key: Array, rounds: int, many: int, tail: float
 ) -> Found:
     def searching(state: tuple[Any, ...]):
-        turn, fruitless, now = state
-        return (turn < rounds) & (fruitless < PATIENCE) & ~is_enough(samples, now, tail)
+        number, fruitless, now = state
+        return (number < rounds) & (fruitless < PATIENCE) & ~is_enough(samples, now, tail)
 
     def step(state: tuple[Any, ...]):
-        turn, fruitless, now = state
+        number, fruitless, now = state
         late = now.seconds > samples.limit * (1 + ENOUGH)
         counts = jnp.where(late, counting(now.seconds, samples.weight, tail), 0)[:, None, None]
         worth = how.worth(samples, now.count, now.state)
         worth = jax.tree.map(lambda x: jnp.where(counts > 0, counts * x, 0).sum(0), worth)
-        moves = swaps(now.count, samples.degrees, worth, jax.random.fold_in(key, turn), many)
-        then = most_promising(samples, how, moves, now.state, turn, tail, True)
+        moves = swaps(now.count, samples.degrees, worth, jax.random.fold_in(key, number), many)
+        then = most_promising(samples, how, moves, now.state, number, tail, True)
         better = risk_of(then.seconds, samples.weight, tail) < risk_of(now.seconds, samples.weight, tail)
         kept = jax.tree.map(lambda new, old: jnp.where(better, new, old), then, now)
-        return turn + 1, jnp.where(better, 0, fruitless + 1), kept
+        return number + 1, jnp.where(better, 0, fruitless + 1), kept
 
     none = jnp.zeros((), jnp.int32)
     return lax.while_loop(searching, step, (none, none, start))[2]
 
 
 def most_promising(
-    samples: Samples, how: Delivery, counts: Int[Array, "C S S"], state: Any, turn: Array | int, tail: float, warm: bool
+    samples: Samples,
+    how: Delivery,
+    counts: Int[Array, "C S S"],
+    state: Any,
+    number: Array | int,
+    tail: float,
+    warm: bool,
 ) -> Found:
     """Return the best candidate, judged by 16 of the demands; each round takes other demands."""
     demands = len(samples.pairs)
     if demands <= TRIED:
         return best(samples, settle_each(samples, how, counts, state, warm), tail)
-    some = (turn * TRIED + jnp.arange(TRIED, dtype=jnp.int32)) % demands
+    some = (number * TRIED + jnp.arange(TRIED, dtype=jnp.int32)) % demands
     few = samples.some(some)
     chosen = best(few, settle_each(few, how, counts, how.some(state, some), warm), tail)
     return Found(chosen.count, *how.settle(samples, chosen.count, state, warm))

@@ -400,14 +400,14 @@ def tabu_search(
     chance = jax.random.uniform(key, (rounds, len(demand) + 1), demand.dtype)
 
     def move(state: _Search, now: tuple[Array, Array]) -> tuple[_Search, None]:
-        turn, chance = now
+        number, chance = now
         target = jnp.where(
             jnp.isfinite(state.least), state.least * (1 - CLOSER), 1
         )  # by 1, one circuit carries any pair
-        loose = state.fixed < turn
+        loose = state.fixed < number
         favour = chance[1:] ** CHANCE
         count, moved = best_move(state.count, loose, favour, work, degree, target, routing, limit)
-        until = turn + TENURE + (chance[0] * (TENURE + 1)).astype(turn.dtype)
+        until = number + TENURE + (chance[0] * (TENURE + 1)).astype(number.dtype)
         active = circuits_in_use(count, work.size, target, routing)
         time = scaled_time(work, region, demand, active, routing)
         if limit is not None:
@@ -422,8 +422,8 @@ def tabu_search(
 
     never, least = jnp.zeros_like(start), scaled_time(work, region, demand, start, routing)
     first = _Search(start, never, jnp.zeros((), jnp.int32), start, least)
-    turns = jnp.arange(1, rounds + 1, dtype=jnp.int32)
-    last = lax.scan(move, first, (turns, chance))[0]
+    numbers = jnp.arange(1, rounds + 1, dtype=jnp.int32)
+    last = lax.scan(move, first, (numbers, chance))[0]
     return last.best, last.least
 
 

@@ -84,8 +84,8 @@ def within_degrees(count: Float[Array, "S S"], degrees: Int[Array, "S"]) -> Floa
 
 def draw_to_whole(count: Float[Array, "S S"], strength: Float[Array, ""]) -> Float[Array, "S S"]:
     """Return capacities c - strength sin(2 pi c) / (2 pi) of circuits c; at strength 1, a staircase flat at whole c."""
-    turn = jnp.asarray(2 * np.pi, count.dtype)
-    return count - strength * jnp.sin(turn * count) / turn
+    period = jnp.asarray(2 * np.pi, count.dtype)
+    return count - strength * jnp.sin(period * count) / period
 
 
 def anneal(objective: Objective, start: Any, steps: int):

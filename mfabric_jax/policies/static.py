@@ -30,33 +30,33 @@ def uniform(demand: Array, region: Region, *, previous: Plan | None = None, key:
 
 def uniform_circuits(degree: Int[Array, "S"]) -> Int[Array, "S S"]:
     """Return the circuits of `uniform`, as a NumPy array if `degree` is one."""
-    turns = _turns(len(degree))
-    if not len(turns):
+    rounds = _rounds(len(degree))
+    if not len(rounds):
         return np.zeros((len(degree),) * 2, np.int32)
     xp = array_module(degree)
     both = xp.minimum(degree[:, None], degree[None, :])
-    turn = np.arange(len(turns), dtype=np.int32)[:, None, None]
-    times = (both[None] - 1 - turn) // len(turns) + 1  # how often each round is used [rounds S S]
-    return (times * turns).sum(0, dtype=np.int32)
+    number = np.arange(len(rounds), dtype=np.int32)[:, None, None]
+    times = (both[None] - 1 - number) // len(rounds) + 1  # how often each round is used [rounds S S]
+    return (times * rounds).sum(0, dtype=np.int32)
 
 
-def _turns(servers: int) -> np.ndarray:
+def _rounds(servers: int) -> np.ndarray:
     """Return the circuits of each round [rounds S S], one per server; all rounds together join every pair once.
 
     The rounds of an odd number of servers come from rings of servers at equal distance, two rounds each.
     """
     if servers % 2 == 0:
         return round_robin(servers)
-    turns = np.zeros((servers - 1, servers, servers), np.int32)
+    rounds = np.zeros((servers - 1, servers, servers), np.int32)
     for distance in range(1, servers // 2 + 1):
         cycles = math.gcd(distance, servers)
         length = servers // cycles
         for start in range(cycles):
             for link in range(length):
                 a, b = (start + link * distance) % servers, (start + (link + 1) * distance) % servers
-                turn = 2 * (distance - 1) + (link % 2 or link == length - 1)
-                turns[turn, a, b] = turns[turn, b, a] = 1
-    return turns
+                number = 2 * (distance - 1) + (link % 2 or link == length - 1)
+                rounds[number, a, b] = rounds[number, b, a] = 1
+    return rounds
 
 
 def keep(demand: Array, region: Region, *, previous: Plan | None = None, key: Array | None = None) -> Plan:

@@ -91,8 +91,8 @@ def _matchings(servers: int) -> np.ndarray:
 
 def _in_turn(graphs: np.ndarray, times: Array) -> Array:
     """Return the sum of the first `times` of the endlessly repeated graphs [N S S]."""
-    turn = np.arange(len(graphs), dtype=np.int32)
-    each = (times - 1 - turn) // len(graphs) + 1
+    number = np.arange(len(graphs), dtype=np.int32)
+    each = (times - 1 - number) // len(graphs) + 1
     return (each[:, None, None] * graphs).sum(0, dtype=np.int32)
 
 

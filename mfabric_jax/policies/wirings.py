@@ -24,7 +24,7 @@ from mfabric_jax.routing.fixed import add_paths
 from mfabric_jax.support import programs
 from mfabric_jax.support.array_module import Array
 from mfabric_jax.workload import Workload
-from mfabric_jax.workload.recompute import again_of
+from mfabric_jax.workload.recompute import recomputed_of
 from mfabric_jax.workload.volume import PASSES, replica_bytes, replica_ring
 
 DEMAND, RINGS, TOTIENT = "demand", "rings", "totient-perms"
@@ -50,7 +50,7 @@ def bytes_sent(job: Workload, demand: Float[Array, "S S"]) -> Sent:
     gradients = np.mean([replica_ring(job, size.dense, size.expert).between for size in sizes])
     away = np.asarray(demand, float) * (1 - np.eye(len(demand)))
     both = 1 + job.combine_bytes_per_selection / job.dispatch_bytes_per_selection
-    passes = (PASSES + again_of(job.recompute).exchanges) * job.micro_batches * job.moe_layers / job.pp
+    passes = (PASSES + recomputed_of(job.recompute).exchanges) * job.micro_batches * job.moe_layers / job.pp
     return Sent(float(gradients), float(away.sum() / len(away) * both * passes))
 
 

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from mfabric_jax.report.figures import draw_graph as draw_graph
     from mfabric_jax.report.figures import save_all as save_all
     from mfabric_jax.report.html import html_report as html_report
-    from mfabric_jax.report.noticed import remarks as remarks
     from mfabric_jax.report.perfetto import write_perfetto as write_perfetto
     from mfabric_jax.report.perfetto import write_task_trace as write_task_trace
+    from mfabric_jax.report.row_remarks import remarks as remarks
     from mfabric_jax.report.rows import read_rows as read_rows
     from mfabric_jax.report.rows import write_rows as write_rows
     from mfabric_jax.report.tables import TableColumn as TableColumn
@@ -31,7 +31,7 @@ __getattr__ = at_first_use(
             "save_all",
         ),
         "html": ("html_report",),
-        "noticed": ("remarks",),
+        "row_remarks": ("remarks",),
         "perfetto": (
             "write_perfetto",
             "write_task_trace",

@@ -27,7 +27,7 @@ from mfabric_jax.report.grid import (
     nearest_to_detail,
 )
 from mfabric_jax.report.memory import memory_of_models
-from mfabric_jax.report.numerals import many, millions, number, percent, usable
+from mfabric_jax.report.numerals import count_phrase, millions, number, percent, usable
 from mfabric_jax.support.bands import HIGH, LOW
 
 _FEW = 6  # charts of the best series show this many, if rows have them
@@ -147,7 +147,7 @@ def _left_out(grid: Grid, looks: Mapping[Series, style.Look], needs: Mapping[str
     if not count:
         return ""
     why = "; ".join(f"no {word}: {', '.join(labels)}" for word, labels in without.items())
-    return f" Not shown: {count:,} of {many(len(grid.cells), 'design')} ({why})."
+    return f" Not shown: {count:,} of {count_phrase(len(grid.cells), 'design')} ({why})."
 
 
 def _with_key(chart: Chart, what: str | None = None) -> Chart:

@@ -82,8 +82,8 @@ def arrange(rows: Rows, needs: Sequence[str] = ()) -> Grid:
     Equal rows count once: a sweep repeats fabrics without policies for each policy. Raise InputError if a column is
     missing, or if a cell has two results.
     """
-    lacks(rows, _PLACE)
-    lacks(rows, needs)
+    check_columns(rows, _PLACE)
+    check_columns(rows, needs)
     rows = with_named_graphs(rows)
     placed = [row for row in rows if None not in (row["model"], row["fabric"], usable(row["nic_gbps"]))]
     if not placed:
@@ -124,7 +124,7 @@ def values_of(rows: Rows, name: str) -> list[Any]:
     return list(dict.fromkeys(row[name] for row in rows))
 
 
-def lacks(rows: Rows, needs: Sequence[str]) -> None:
+def check_columns(rows: Rows, needs: Sequence[str]) -> None:
     """Raise InputError if there are no rows, or if a row lacks a column."""
     if not rows:
         raise InputError("rows must hold at least one row, got none.")
@@ -132,7 +132,7 @@ def lacks(rows: Rows, needs: Sequence[str]) -> None:
         raise InputError(f"the rows have no column {' or '.join(missing)}.")
 
 
-def needs_values(rows: Rows, keys: Sequence[str], figure: str) -> None:
+def check_values(rows: Rows, keys: Sequence[str], figure: str) -> None:
     """Raise InputError if there are no rows, or if a row lacks a value in `keys`; `figure` names what needs them."""
     missing = [key for key in keys if any(row.get(key) is None for row in rows)]
     if not rows or missing:
@@ -158,7 +158,7 @@ def with_named_graphs(rows: Rows) -> Rows:
 APART = ("nic_gbps", "gpus", "policy", "routing", "circuits_for", "nic_use", "ocs")
 
 
-def telling_apart(rows: Rows, *but: str) -> list[str]:
+def distinguishing_columns(rows: Rows, *but: str) -> list[str]:
     """Return the columns in `APART` and the path settings in which rows differ, except those in `but`."""
     names = [name for name in dict.fromkeys(name for row in rows for name in row) if name in APART or "." in name]
     names = [name for name in names if name not in (*but, *COUNTERS)]
@@ -168,11 +168,11 @@ def telling_apart(rows: Rows, *but: str) -> list[str]:
 def setting_label(name: str, value: Any) -> str:
     """Return the text of a setting in a label: its value, with its name if the value alone is unclear."""
     if name in _NUMBERS or "." in name:
-        return f"{last_word(name)} {number(value)}"
+        return f"{setting_name(name)} {number(value)}"
     return str(value)
 
 
-def last_word(path: str) -> str:
+def setting_name(path: str) -> str:
     """Return the name of a setting in a label: the last part of its path, or the last but one if the last is vague."""
     before, _, last = path.rpartition(".")
     return before.rpartition(".")[2] if before and last in _VAGUE else last
@@ -205,17 +205,17 @@ def numeric(rows: Rows) -> list[str]:
     return [name for name in rows[0] if name not in names and any(row[name] is not None for row in rows)]
 
 
-def unround(rows: Rows, name: str) -> bool:
+def has_long_numbers(rows: Rows, name: str) -> bool:
     """Return whether a column has numbers of more than four digits, as results have and settings do not."""
     floats = [value for row in rows if isinstance(row[name], float) and (value := usable(row[name])) is not None]
     return any(float(f"{value:.4g}") != value for value in floats)
 
 
-def metric(rows: Rows) -> str | None:
+def result_column(rows: Rows) -> str | None:
     """Return the result column: a usual result, else the first column of unrounded numbers, else of any numbers."""
     numbers = numeric(rows)
     usual = (name for name in _RESULTS if name in numbers)
-    results = (name for name in numbers if unround(rows, name))
+    results = (name for name in numbers if has_long_numbers(rows, name))
     return next(itertools.chain(usual, results, numbers), None)
 
 
@@ -224,7 +224,7 @@ def setting_columns(rows: Rows, effective: Mapping[str, Any]) -> list[str]:
 
     Indices are left out, and so is the seed: draws are averaged.
     """
-    names, result = list(rows[0]), metric(rows)
+    names, result = list(rows[0]), result_column(rows)
     before = names if result is None else names[: names.index(result)]
     behind = [name for name in names[len(before) + 1 :] if name in effective and name in numeric(rows)]
     indices = (*_INDICES, *(() if TIME in rows[0] else ("micro_batch",)))  # in rows of all-to-alls it is an index
@@ -236,7 +236,7 @@ def values_in(rows: Rows, name: str) -> list[Any]:
     return [value for value in values_of(rows, name) if value is not None]
 
 
-def independent(rows: Rows, names: Sequence[str]) -> list[str]:
+def independent_columns(rows: Rows, names: Sequence[str]) -> list[str]:
     """Return the columns that vary and that earlier columns do not determine."""
     kept: list[str] = []
     for name in names:

@@ -98,7 +98,7 @@ def check_schema(path: Any, columns: Iterable[str], config: Mapping[str, Any]) -
         )
 
 
-def say_unknown(path: Any, columns: Iterable[str], config: Mapping[str, Any]) -> None:
+def warn_unknown(path: Any, columns: Iterable[str], config: Mapping[str, Any]) -> None:
     """Warn about columns that no command writes, in rows of a command: they may be misspelt."""
     if unknown := _unknown(columns, config):
         named = ", ".join(unknown[:MOST_NAMED])

@@ -6,7 +6,7 @@ from typing import Any
 
 from mfabric_jax.report import style
 from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
-from mfabric_jax.report.grid import Grid, Rows, last_word, needs_values
+from mfabric_jax.report.grid import Grid, Rows, check_values, setting_name
 from mfabric_jax.report.numerals import number
 
 _PLAIN = ("model", "gpu.name")  # labels show only the values of these
@@ -17,7 +17,7 @@ NOTE = "Memory of the fullest stage; 8 % of a GPU should stay free for communica
 
 def memory_chart(rows: Rows, name: str = "row") -> Chart:
     """Return a chart of GPU memory by part: a bar per row, a diamond at the capacity; `name`: column of row names."""
-    needs_values(rows, (name, "memory_gb", *style.MEMORY), "the figure of memory needs rows with its parts")
+    check_values(rows, (name, "memory_gb", *style.MEMORY), "the figure of memory needs rows with its parts")
     bars, totals, points = [], [], []
     for position, row in enumerate(rows):
         begun, has = 0.0, row.get("gpu_memory_gb")
@@ -59,4 +59,6 @@ def memory_of_models(grid: Grid) -> Chart:
 def _label(row: Mapping[str, Any], names: Sequence[str]) -> str:
     """A label such as "B200-HGX, tp 2, ep 8"."""
     known = [name for name in names if row.get(name) is not None]
-    return ", ".join(str(row[name]) if name in _PLAIN else f"{last_word(name)} {number(row[name])}" for name in known)
+    return ", ".join(
+        str(row[name]) if name in _PLAIN else f"{setting_name(name)} {number(row[name])}" for name in known
+    )

@@ -22,7 +22,7 @@ def plain_scalar(value: Any) -> Any:
     return value.item() if getattr(value, "shape", None) == () else value
 
 
-def many(count: int, singular: str, plural: str = "") -> str:
+def count_phrase(count: int, singular: str, plural: str = "") -> str:
     return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 

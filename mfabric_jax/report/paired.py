@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.report.grid import NUMBER, Rows, group_rows, metric
+from mfabric_jax.report.grid import NUMBER, Rows, group_rows, result_column
 from mfabric_jax.report.numerals import number, usable
 
 OVER = "{}_over"  # column of the ratios of a column
@@ -16,7 +16,7 @@ OVER = "{}_over"  # column of the ratios of a column
 
 def settings_that_differ(rows: Rows, baseline: Sequence[bool]) -> list[str]:
     """Return the columns before the result, and the path settings, in which baseline rows (`baseline` [N]) differ."""
-    names, result = list(rows[0]), metric(rows)
+    names, result = list(rows[0]), result_column(rows)
     before = names if result is None else names[: names.index(result)]
     own = [row for row, ours in zip(rows, baseline, strict=True) if ours]
     candidates = [name for name in names if (name in before or "." in name) and name != NUMBER]

@@ -12,7 +12,7 @@ from mfabric_jax.case.policies import BOUND
 from mfabric_jax.report import grid
 from mfabric_jax.report.grid import CLUSTER, COST, GPU, TIME, TOKEN_JOULES, TOKEN_USD, TOKENS, WORTH, Rows, group_rows
 from mfabric_jax.report.measured_errors import ratio_errors
-from mfabric_jax.report.numerals import many, millions, number, percent, usable
+from mfabric_jax.report.numerals import count_phrase, millions, number, percent, usable
 from mfabric_jax.support.bands import HIGH_GPUS, LOW_GPUS, LOW_PORTS, LOW_PORTS_NETWORK, QUOTED, is_of_band, ratio_band
 
 GBPS, OVER, FITS, ACHIEVED = "nic_gbps", "reconfigurations_over_allowed", "fits", "achieved_over_peak"
@@ -60,12 +60,12 @@ class Over(NamedTuple):
     @property
     def separable(self) -> bool:
         """Whether the best stays ahead under the uncertainty of all sources; tables and sentences share this rule."""
-        return not _holds_1(self.ends)
+        return not _contains_one(self.ends)
 
     @property
     def undone_by(self) -> list[str]:
         """The sources that could each reverse the order alone."""
-        return [name for name, ends in self.by.items() if _holds_1(ends)]
+        return [name for name, ends in self.by.items() if _contains_one(ends)]
 
     def __str__(self):
         low, high = self.ends
@@ -78,7 +78,7 @@ def _percent_texts(ends: Ends) -> list[str]:
     return [percent(end - 1, signed=True).removesuffix("%") for end in ends]
 
 
-def _holds_1(ends: Ends) -> bool:
+def _contains_one(ends: Ends) -> bool:
     """Whether the range of the ratio, as printed, contains 1."""
     low, high = map(float, _percent_texts(ends))
     return low <= 0 <= high
@@ -131,7 +131,7 @@ class Design(NamedTuple):
         others = {k: v for k, v in self.settings.items() if k not in ("fabric", "ocs", GBPS) and v not in _NO}
         gbps = self.settings.get(GBPS)
         words = [f"{number(gbps)} Gbps"] if gbps is not None else []
-        named = (v if isinstance(v, str) else f"{grid.last_word(name)} {number(v)}" for name, v in others.items())
+        named = (v if isinstance(v, str) else f"{grid.setting_name(name)} {number(v)}" for name, v in others.items())
         return ", ".join([*words, *named])
 
     def __str__(self):
@@ -173,7 +173,9 @@ def designs(rows: Rows, effective: Mapping[str, Any]) -> dict[str, tuple[str, li
     by_model: dict[str, list[Design]] = {}
     keyed = [{"model": "", "fabric": None, **row} for row in rows]
     for (model, fabric), own in group_rows(keyed, "model", "fabric").items():
-        chosen = grid.independent(own, [name for name in names if name != "fabric"])  # differing within a fabric
+        chosen = grid.independent_columns(
+            own, [name for name in names if name != "fabric"]
+        )  # differing within a fabric
         chosen += [GBPS] if GBPS in own[0] and GBPS not in chosen else []
         for key, some in group_rows(own, *chosen).items():
             more = [name for name in some[0] if is_of_band(name)]
@@ -330,11 +332,11 @@ def _omission_remark(every: Sequence[Design], shown: Sequence[Design], most: int
     names = dict.fromkeys(name for design in inside for name in design.settings if name not in ("fabric", "ocs"))
     by_kind = group_rows([{"kind": design.kind} | design.settings for design in inside], "kind").values()
     varied = [name for name in names if any(len({str(design.get(name)) for design in own}) > 1 for own in by_kind)]
-    differ = f" that differ in {', '.join(map(grid.last_word, varied))}" if varied else ""
+    differ = f" that differ in {', '.join(map(grid.setting_name, varied))}" if varied else ""
     gpus = ", optical switch and GPU" if any(GPU in design.settings for design in shown) else " and optical switch"
     verb = "is" if len(hidden) == 1 else "are"
     best = f"the best of each fabric{gpus}" if len(kinds) > 1 else "the best"
-    more = many(len(hidden), "more combination")
+    more = count_phrase(len(hidden), "more combination")
     yield f"Lines show {best}, at most {most}; {more}{differ} {verb} in the rows below."
 
 
@@ -347,4 +349,4 @@ def not_ranked(rows: Rows) -> list[str]:
         "being a bound that circuits may not reach": sum(row.get("policy") == BOUND for row in rows),
         "computing above the peak of the GPU that is priced": above if above < len(rows) else 0,
     }
-    return [f"Not ranked for {why}: {many(count, 'row')}." for why, count in reasons.items() if count]
+    return [f"Not ranked for {why}: {count_phrase(count, 'row')}." for why, count in reasons.items() if count]

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mfabric_jax.report.grid import last_word
-from mfabric_jax.report.numerals import many, number, time_unit
+from mfabric_jax.report.grid import setting_name
+from mfabric_jax.report.numerals import count_phrase, number, time_unit
 from mfabric_jax.report.tables import TableColumn, plain
 
 Rows = Sequence[Mapping[str, Any]]
@@ -53,7 +53,7 @@ def runs_text(rows: Rows) -> str:
         if "held_by" in rows[0]
         else []
     )
-    settings = [TableColumn(name, last_word(name)) for name in rows[0] if "." in name]
+    settings = [TableColumn(name, setting_name(name)) for name in rows[0] if "." in name]
     table = plain(shown, ["fabric", TableColumn("nic_gbps", "Gbps"), *settings, "servers", *times, *held], width=WIDE)
     return f"{table}\ncompute, exposed comm (not hidden by computation) and idle: means over ranks."
 
@@ -80,8 +80,8 @@ def path_text(rows: Rows) -> str:
     steps = [{**row, **{key: of(row) for key, of in took.items()}} for row in rows]
     longest = sorted(range(len(steps)), key=lambda index: -steps[index]["takes_s"])[:SHOWN_STEPS]
     shown, times = in_one_unit([steps[index] for index in sorted(longest)], {"released_s": "from", "takes_s": "takes"})
-    selection = f"the {len(shown)} longest of {many(len(steps), 'step')}"
-    heading = selection if len(shown) < len(steps) else many(len(steps), "step")
+    selection = f"the {len(shown)} longest of {count_phrase(len(steps), 'step')}"
+    heading = selection if len(shown) < len(steps) else count_phrase(len(steps), "step")
     table = plain(shown, ["name", "rank", "to", *times, TableColumn("held_by", "held by")], width=WIDE)
     return f"{heading}\n{table}"
 

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from mfabric_jax.checks import InputError, format_value
-from mfabric_jax.report.kinds import check_schema, is_number, say_unknown
+from mfabric_jax.report.kinds import check_schema, is_number, warn_unknown
 from mfabric_jax.report.numerals import plain_scalar
-from mfabric_jax.support.atomic import check_file, lock_file, replacing, suffix, sweep_up
+from mfabric_jax.support.atomic import check_file, lock_file, remove_stale, replacing, suffix
 from mfabric_jax.support.columns import Columns, without_details
 from mfabric_jax.support.extras import load_extra
 from mfabric_jax.support.parts import METADATA_KEY, read_verified
@@ -121,7 +121,7 @@ def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
             names = list(dict.fromkeys(name for row in rows for name in row))
             check_schema(path, names, run["config"])
             _check_columns(where, names, [[row.get(name) for row in rows] for name in names], run["config"])
-            say_unknown(path, names, run["config"])
+            warn_unknown(path, names, run["config"])
             return rows, check_config(where, run["config"]) | {"complete": False}
     if kind == ".parquet":
         table, config = read_table(path)
@@ -135,7 +135,7 @@ def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
         config = check_config(beside, read_mapping(beside, CONFIGURATION)) if beside.exists() else {}
     check_schema(path, header, config)
     _check_columns(path, header, columns, config)
-    say_unknown(path, header, config)
+    warn_unknown(path, header, config)
     return [dict(zip(header, values, strict=True)) for values in zip(*columns, strict=True)], config
 
 
@@ -219,7 +219,7 @@ def read_table(path: Path, sweep: str | None = None) -> tuple[Any, dict[str, Any
     check_schema(path, table.column_names, config)
     names = parquet.texts_in(table)
     _check_columns(path, names, [table.column(name).unique().to_pylist() for name in names], config)
-    say_unknown(path, table.column_names, config)
+    warn_unknown(path, table.column_names, config)
     return table.replace_schema_metadata(None), config
 
 
@@ -344,7 +344,7 @@ def keeping(path: str | Path | None, config: Mapping[str, Any], columns: Columns
     path = Path(path)
     with open_journal(path, jsonable(config)) as (journal, done):
         for left in (path, sidecar(path)):
-            sweep_up(left, older_s=0)
+            remove_stale(left, older_s=0)
         kept, complete, stored = Kept(journal, done), False, False
         try:
             yield kept

@@ -22,9 +22,9 @@ from mfabric_jax.report.grid import (
     group_rows,
     nearest_to_detail,
 )
-from mfabric_jax.report.noticed import job_words
 from mfabric_jax.report.numerals import number, percent
 from mfabric_jax.report.ranking import OF_TRAINING, Ranking, not_ranked, rankings
+from mfabric_jax.report.row_remarks import job_words
 from mfabric_jax.support.bands import HIGH, LOW, draw_columns
 
 WIDTH = 100  # most characters of a line; a narrower terminal has fewer

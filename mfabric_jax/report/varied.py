@@ -16,14 +16,14 @@ from mfabric_jax.report.grid import (
     TOKEN_USD,
     Point,
     Rows,
+    check_columns,
     combinations,
     front,
     group_rows,
-    independent,
-    lacks,
-    metric,
+    independent_columns,
     nearest_to_detail,
     numeric,
+    result_column,
     setting_columns,
     textual,
     values_in,
@@ -51,7 +51,7 @@ Lines = dict[str, dict[float, list[float]]]  # results by line and value of the 
 def sensitivities(rows: Rows, effective: Mapping[str, Any], skip: tuple[str, ...] = ()) -> list[Chart]:
     """Return charts of the result over each numeric setting that varies along a line (of a fabric, a policy, ..)."""
     rows = with_named_graphs(rows)
-    chosen, result = setting_columns(rows, effective), metric(rows)
+    chosen, result = setting_columns(rows, effective), result_column(rows)
     names = [name for name in textual(rows) if name in chosen and len(values_in(rows, name)) > 1]
     panel, lines = _panel_and_lines(rows, names)
     charts = []
@@ -70,7 +70,7 @@ def _panel_and_lines(rows: Rows, names: list[str]) -> tuple[str | None, list[str
         panel = names[0]
     if panel is not None and len(values_in(rows, panel)) > _MOST_PANELS:
         panel = None
-    lines = independent(rows, [name for name in names if name != panel])
+    lines = independent_columns(rows, [name for name in names if name != panel])
     while lines and combinations(rows, lines) > _MOST_LINES:
         lines.pop()
     return panel, lines
@@ -122,7 +122,7 @@ def design_space(rows: Rows, effective: Mapping[str, Any]) -> Chart:
     The cost is that of the cluster if rows have it, else of the network. Raise InputError if rows lack times or prices.
     """
     column, what = next((both for both in _COSTS.items() if any(usable(row.get(both[0])) for row in rows)), _NETWORK)
-    lacks(rows, (TIME, column))
+    check_columns(rows, (TIME, column))
     rows = with_named_graphs(rows)
     rows = [{**row, _COST: row[column]} for row in rows]
     placed = [row for row in rows if _point(row) is not None]
@@ -169,12 +169,12 @@ def _tip(row: Mapping[str, Any], chosen: list[str], point: Point) -> str:
 # -- any other rows
 
 
-def plainest(rows: Rows) -> Chart:
+def mean_bars(rows: Rows) -> Chart:
     """Return bars of the mean result by up to two columns of names; without names, a line of two columns of numbers."""
-    names = (independent(rows, textual(rows)) or textual(rows)[:1])[:2]
+    names = (independent_columns(rows, textual(rows)) or textual(rows)[:1])[:2]
     if not names:
         return _line(rows)
-    result, groups = metric(rows), {}
+    result, groups = result_column(rows), {}
     for row in rows:
         value = 1.0 if result is None else usable(row[result])
         if value is not None:

@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Float
 
 from mfabric_jax.checks import InputError, of_type, whole
+from mfabric_jax.fabric.circuit_schedule import CircuitSchedule
 from mfabric_jax.fabric.region import Region
-from mfabric_jax.fabric.schedule import CircuitSchedule
 from mfabric_jax.flows import star_completion
 from mfabric_jax.routing.demand import between_servers
 from mfabric_jax.routing.schedule import CarryingSpans, circuit_part, spans
@@ -112,15 +112,15 @@ def _arrivals(
     carries = (shown.count > 0).any((1, 2)) & (shown.length > 0)
     to_come = carries[None] & (shown.end[None] > before[:, None])
     begin = jnp.where(to_come, (shown.end - shown.length)[None], jnp.inf).min(1, initial=jnp.inf)
-    turn = jnp.maximum(jnp.where(jnp.isfinite(begin), begin, 0) - before, 0)
+    dark_s = jnp.maximum(jnp.where(jnp.isfinite(begin), begin, 0) - before, 0)
     used = (there > 0).any((1, 2))[:-1]
-    carried = jnp.where(used, there[:-1].max((1, 2), initial=0) - before - turn, 0)
+    carried = jnp.where(used, there[:-1].max((1, 2), initial=0) - before - dark_s, 0)
     back = jax.vmap(lambda size: star_completion(size.T, port, port).max(initial=0))(on_packets)
     none = jnp.zeros(1, dtype)
     return Arrivals(
         jnp.concatenate([jnp.zeros((1, servers), dtype), time]),
         jnp.concatenate([own[None], (sent + on_packets).sum(1)]),
-        jnp.concatenate([none, jnp.where(used, turn, 0), none]),
+        jnp.concatenate([none, jnp.where(used, dark_s, 0), none]),
         jnp.concatenate([none, carried, none]),
         jnp.concatenate([none, back]),
     )

@@ -59,10 +59,10 @@ def cluster_routes(
     others = away & (row < 0)
     flow = np.flatnonzero(others)
     if cluster.tree is None and len(flow):
-        ways, share = _forwarding(cluster, here[flow], there[flow], routing, seed)
+        onward, share = _forwarding(cluster, here[flow], there[flow], routing, seed)
         for some in _chunks(np.ones(len(flow), bool)):
             batch = flow[some]
-            parts.append((batch, _over_circuits(cluster, src[batch], dst[batch], ways[some], share[some], first)))
+            parts.append((batch, _over_circuits(cluster, src[batch], dst[batch], onward[some], share[some], first)))
     elif cluster.tree is not None and len(flow):
         ends = _Ends(cluster, src[flow], dst[flow], routing, seed)
         path = None  # aggregation switch and core [F] of every flow; None: sprayed over all of them

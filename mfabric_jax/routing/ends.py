@@ -20,9 +20,9 @@ from mfabric_jax.routing.fixed import SinglePaths, StarLoads, away_from_server, 
 from mfabric_jax.traffic.dispatch import summed_by_server
 
 if TYPE_CHECKING:
-    from mfabric_jax.routing.graph_ways import GraphPaths
+    from mfabric_jax.routing.graph_paths import GraphPaths
 
-WAYS = "out", "in"
+DIRECTIONS = "out", "in"
 KEPT = 1 + 1e-6  # best-path keeps a pair on its circuits up to this multiple of the circuits' end
 
 
@@ -94,8 +94,8 @@ def _(group: DirectLinks, demand: np.ndarray, ranks_per_server: int) -> FlowEnds
     assert group.mesh is not None
     size = summed_by_server(away_from_server(demand, ranks_per_server), ranks_per_server)
     capacity = np.asarray(group.mesh.nics, float) * np.asarray(group.nic_Bps, float)
-    ways = np.asarray(group.hops), np.asarray(group.share, float)
-    return _on_paths(capacity, *ways, np.tile(size.ravel(), group.groups), group.mesh.network.link_name)
+    paths = np.asarray(group.hops), np.asarray(group.share, float)
+    return _on_paths(capacity, *paths, np.tile(size.ravel(), group.groups), group.mesh.network.link_name)
 
 
 def ends_on_paths(
@@ -108,12 +108,12 @@ def ends_on_paths(
 
 
 def ends_on_graph(
-    ways: "GraphPaths", nic_Bps: float, demand: Float[np.ndarray, "R R"], name: Callable[[int], str]
+    paths: "GraphPaths", nic_Bps: float, demand: Float[np.ndarray, "R R"], name: Callable[[int], str]
 ) -> FlowEnds:
     """Return when the flows of a graph's slowest groups end; `name` maps a link's number to its name."""
-    seconds, busiest, demand = [np.zeros(0)], FlowEnds(np.zeros(0), None, 0.0), ways.at_nics(demand)
-    for part in ways.parts:
-        size = demand[part.source, part.target] / ways.slices
+    seconds, busiest, demand = [np.zeros(0)], FlowEnds(np.zeros(0), None, 0.0), paths.at_nics(demand)
+    for part in paths.parts:
+        size = demand[part.source, part.target] / paths.slices
         load = _load(part.hops, part.share, size, part.links) / nic_Bps
         ended = part.finish_now(nic_Bps, size)[size > 0]
         own = FlowEnds.of(ended, load, lambda link, part=part: name(int(part.links_of[link])))
@@ -164,8 +164,8 @@ def _name_in_region(servers: int, link: int) -> str:
     """Return the name of a link: circuits from server to server come first, then electrical NICs, out and in."""
     if link < servers**2:
         return "circuits of server {} to server {}".format(*divmod(link, servers))
-    way, server = divmod(link - servers**2, servers)
-    return f"electrical NICs of server {server}, {WAYS[way]}"
+    direction, server = divmod(link - servers**2, servers)
+    return f"electrical NICs of server {server}, {DIRECTIONS[direction]}"
 
 
 def _on_ports(ports: StarLoads, names: Sequence[str]) -> FlowEnds:
@@ -175,7 +175,7 @@ def _on_ports(ports: StarLoads, names: Sequence[str]) -> FlowEnds:
     for load in (out, into):
         loads += [load] if ports.edge is None else [load, load.reshape(len(ports.edge), -1).sum(1)]
     alone = np.concatenate(loads) / np.concatenate(capacity)
-    both = [f"{name}, {way}" for way in WAYS for name in names]
+    both = [f"{name}, {direction}" for direction in DIRECTIONS for name in names]
     return FlowEnds.of(_star_ends(ports)[ports.size > 0], alone, both.__getitem__)
 
 

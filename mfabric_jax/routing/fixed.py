@@ -112,14 +112,14 @@ def _(group: DirectLinks, demand: Array, ranks_per_server: int):
 @fixed_time.register
 def _(group: RailRings, demand: Array, ranks_per_server: int):
     seconds = jax.vmap(lambda rail: forward_time(group, rail))(rail_bytes(demand, ranks_per_server))
-    return seconds.max() * of_ports(group, ranks_per_server)
+    return seconds.max() * rail_port_factor(group, ranks_per_server)
 
 
 @fixed_times_now.register
 def _(group: RailRings, demand: Array, ranks_per_server: int):
     rails = rail_bytes(demand, ranks_per_server)
     seconds = forward_times_now(group, rails.reshape(-1, *rails.shape[-2:]))
-    return seconds.reshape(rails.shape[:-2]).max(axis=-1) * of_ports(group, ranks_per_server)
+    return seconds.reshape(rails.shape[:-2]).max(axis=-1) * rail_port_factor(group, ranks_per_server)
 
 
 @fixed_times_now.register
@@ -137,7 +137,7 @@ def rail_bytes(demand: Float[Array, "... R R"], ranks_per_server: int) -> Float[
     return array_module(demand).moveaxis(of_server, -1, -3)
 
 
-def of_ports(group: RailRings, ranks_per_server: int) -> float:
+def rail_port_factor(group: RailRings, ranks_per_server: int) -> float:
     """Return the factor from one whole NIC's time to the time on all rails of a rank, whose ports are half NICs."""
     return PORTS * ranks_per_server / group.nics
 
@@ -159,8 +159,8 @@ def add_paths(fabric: DirectLinks, count: Any = None) -> DirectLinks:
     routes = routing.mesh_routes(mesh, a[pair], b[pair])
     hops, share = np.full((len(a), routes.hops.shape[1]), -1), np.ones((len(a), routes.hops.shape[1]))
     hops[pair], share[pair] = routes.hops, np.where(routes.hops >= 0, routes.share, 1)
-    ways = {"hops": jnp.asarray(hops, jnp.int32), "share": jnp.asarray(share)}
-    return dataclasses.replace(fabric, mesh=mesh, groups=groups, **ways, **_shared_rates(fabric, mesh))
+    fields = {"hops": jnp.asarray(hops, jnp.int32), "share": jnp.asarray(share)}
+    return dataclasses.replace(fabric, mesh=mesh, groups=groups, **fields, **_shared_rates(fabric, mesh))
 
 
 def _shared_rates(fabric: DirectLinks, mesh: Mesh) -> dict[str, float]:

@@ -17,12 +17,12 @@ import numpy as np
 from mfabric_jax.checks import Misfit
 from mfabric_jax.fabric import Cluster, FabricGraph
 from mfabric_jax.fabric.electrical import Damage, Electrical
-from mfabric_jax.fabric.graph_file import OwnGraph, kinds_of, own_graph
+from mfabric_jax.fabric.graph_file import FileGraph, kinds_of, load_graph
 from mfabric_jax.fabric.graph_links import GraphLinks
 from mfabric_jax.routing.cluster import links_of, nic_routes
 from mfabric_jax.routing.fixed import leaving_flows
 from mfabric_jax.routing.gradients import NEARLY, gradient_nics
-from mfabric_jax.routing.graph_ways import GraphPaths, graph_paths_of
+from mfabric_jax.routing.graph_paths import GraphPaths, graph_paths_of
 from mfabric_jax.routing.shortest import Routes, shortest_loads, shortest_routes
 from mfabric_jax.routing.transfers import binding
 from mfabric_jax.workload import Workload
@@ -60,7 +60,7 @@ def shared_links(group: Any, paths: str, seed: int = 0) -> SharedLinks:
 
 @shared_links.register
 def _(group: GraphLinks, paths: str, seed: int = 0) -> SharedLinks:
-    return _of_graph(own_graph(group.of), paths, seed)
+    return _of_graph(load_graph(group.graph_file), paths, seed)
 
 
 @shared_links.register
@@ -70,7 +70,7 @@ def _(group: Electrical, paths: str, seed: int = 0) -> SharedLinks:
 
 
 @functools.lru_cache(maxsize=8)
-def _of_graph(graph: OwnGraph, paths: str, seed: int) -> SharedLinks:
+def _of_graph(graph: FileGraph, paths: str, seed: int) -> SharedLinks:
     if paths == SIZED:
         raise Misfit(f"network.paths must be spray, ecmp or weighted on a graph, got {paths}.")
     network = dataclasses.replace(graph.network, capacity=graph.network.capacity / graph.nic_Bps)
@@ -192,7 +192,7 @@ def _gpus_of(per_server: int, server: np.ndarray) -> np.ndarray:
     return np.add.outer(server * per_server, np.arange(per_server)).ravel()
 
 
-def _ports(graph: OwnGraph, network: FabricGraph) -> float:
+def _ports(graph: FileGraph, network: FabricGraph) -> float:
     """Return the NICs of a GPU: the links that leave the server with the fewest, divided by its GPUs."""
     server = np.full(network.size, -1)
     server[graph.nodes] = np.arange(len(graph.nodes)) // graph.per_server

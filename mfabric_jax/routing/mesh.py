@@ -57,11 +57,11 @@ def _follow_table(mesh: Mesh, src: np.ndarray, dst: np.ndarray) -> Routes:
 def _with_detours(mesh: Mesh, steps: Routes) -> Routes:
     """Spread every step, in equal shares, over its link and each server that is connected to both ends."""
     used, index = np.unique(steps.hops[steps.hops >= 0], return_inverse=True)
-    ways = _detour_paths(mesh, used)
+    detour_paths = _detour_paths(mesh, used)
     row = np.full(steps.hops.shape, -1)
     row[steps.hops >= 0] = index
-    hops = np.where((row >= 0)[..., None], ways.hops[row], -1).reshape(len(row), -1)
-    share = np.where((row >= 0)[..., None], ways.share[row], 0).reshape(len(row), -1)
+    hops = np.where((row >= 0)[..., None], detour_paths.hops[row], -1).reshape(len(row), -1)
+    share = np.where((row >= 0)[..., None], detour_paths.share[row], 0).reshape(len(row), -1)
     return compact(hops, share)
 
 
@@ -82,9 +82,9 @@ class _Areas:
     """Routes from area to area: over all links between two areas, by their capacities; shortest paths inside areas."""
 
     def __init__(self, mesh: Mesh):
-        self.network, self.of, self.thirds = mesh.network, np.asarray(mesh.areas), mesh.thirds
-        self.count = int(self.of.max()) + 1
-        ends = self.of[self.network.tail], self.of[self.network.head]
+        self.network, self.area, self.thirds = mesh.network, np.asarray(mesh.areas), mesh.thirds
+        self.count = int(self.area.max()) + 1
+        ends = self.area[self.network.tail], self.area[self.network.head]
         across = (ends[0] != ends[1]) & (self.network.capacity > 0)
         self.inside: FabricGraph = self.network.without(ends[0] != ends[1])
         key = np.where(across, ends[0] * self.count + ends[1], self.count**2)
@@ -107,7 +107,7 @@ class _Areas:
     def routes(self, src: np.ndarray, dst: np.ndarray) -> Routes:
         if not self.thirds:
             return self.direct(src, dst)
-        source, target = self.of[src], self.of[dst]
+        source, target = self.area[src], self.area[dst]
         every = np.arange(self.count)
         _, _, out = self.links(np.repeat(source, self.count), np.tile(every, len(src)))
         third = (out.reshape(-1, self.count) > 0) & (source != target)[:, None]
@@ -128,7 +128,7 @@ class _Areas:
 
     def direct(self, src: np.ndarray, dst: np.ndarray) -> Routes:
         """Return routes without a third area; all shortest paths if every link between the two areas is broken."""
-        flow, link, nics = self.links(self.of[src], self.of[dst])
+        flow, link, nics = self.links(self.area[src], self.area[dst])
         part = 1 / nics[flow] * self.network.capacity[link]
         first = shortest_routes(self.inside, src[flow], self.network.tail[link])
         last = shortest_routes(self.inside, self.network.head[link], dst[flow])
@@ -137,7 +137,7 @@ class _Areas:
             (flow, link[:, None], part[:, None]),
             (flow, *_scale_shares(last, part)),
         ]
-        same = self.of[src] == self.of[dst]
+        same = self.area[src] == self.area[dst]
         for some, network in ((same, self.inside), (~same & (nics == 0), self.network)):
             flows = np.flatnonzero(some)
             legs.append((flows, *shortest_routes(network, src[flows], dst[flows])))

@@ -55,17 +55,17 @@ class RelayLinks(NamedTuple):
 
     def _seconds(self, factors: tuple[Array, ...]):
         first, second, direct, up, down = factors
-        ways = _inverse(first @ second + direct + up[:, None] * down[None])
-        sent = self.demand * ways
+        scale = _inverse(first @ second + direct + up[:, None] * down[None])
+        sent = self.demand * scale
         onto = sent @ second.T, first.T @ sent / self.efficiency, sent @ down, up @ sent
         circuits = (first * onto[0] + second * onto[1] + direct * sent) * _inverse(self.circuit)
         ports = jnp.stack([up * onto[2], down * onto[3]]) * _inverse(self.port)[None]
-        return circuits, ports, onto, sent, ways
+        return circuits, ports, onto, sent, scale
 
     def soft_time(self, potentials: Potentials, temperature: Float[Array, ""]) -> tuple[Float[Array, ""], Potentials]:
         """Return the busiest link's time [s] and the gradient of temperature * logsumexp(seconds / temperature)."""
         first, second, direct, up, down = factors = self.factors(potentials)
-        seconds, ports, (onto_first, onto_second, onto_up, onto_down), sent, ways = self._seconds(factors)
+        seconds, ports, (onto_first, onto_second, onto_up, onto_down), sent, scale = self._seconds(factors)
         latest = jnp.maximum(seconds.max(), ports.max())
         price, dear = jnp.exp((seconds - latest) / temperature), jnp.exp((ports - latest) / temperature)
         every = price.sum() + dear.sum()
@@ -73,8 +73,8 @@ class RelayLinks(NamedTuple):
         dear_up, dear_down = dear
         # Mean path price of each pair; a path whose own price is lower gains weight.
         first_price, second_price = first * price, second * price / self.efficiency
-        cost = (first_price @ second + first @ second_price + direct * price) * ways
-        cost += up[:, None] * down[None] * (dear_up[:, None] + dear_down[None]) * ways
+        cost = (first_price @ second + first @ second_price + direct * price) * scale
+        cost += up[:, None] * down[None] * (dear_up[:, None] + dear_down[None]) * scale
         level = sent * cost
         slope_first = price * onto_first + sent @ second_price.T - level @ second.T
         slope_second = price * onto_second + first_price.T @ sent - first.T @ level

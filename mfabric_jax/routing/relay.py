@@ -13,7 +13,7 @@ from jaxtyping import Float
 from mfabric_jax import flows
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits
-from mfabric_jax.fabric.schedule import CircuitSchedule
+from mfabric_jax.fabric.circuit_schedule import CircuitSchedule
 from mfabric_jax.support.array_module import Array
 from mfabric_jax.support.arrays import floats, known_values, mark_forbidden
 from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY

@@ -82,9 +82,11 @@ def _links_and_paths(region: Region, circuits: Circuits, demand: Array) -> _Sent
     circuit = jnp.maximum(circuit_rates(region, circuits, demand), 0)
     port = jnp.broadcast_to(jnp.asarray(region.eps_Bps, demand.dtype), region.servers)
     active = circuit > 0
-    way = jnp.concatenate([active[:, None, :] & active.T[None], active[..., None], eps_pairs(port)[..., None]], axis=2)
+    allowed = jnp.concatenate(
+        [active[:, None, :] & active.T[None], active[..., None], eps_pairs(port)[..., None]], axis=2
+    )
     links = RelayLinks(demand, circuit, port, jnp.asarray(region.relay_efficiency, demand.dtype))
-    return _Sent(links, way & is_path(len(port)))
+    return _Sent(links, allowed & is_path(len(port)))
 
 
 def _first_shares(sent: _Sent) -> Float[Array, "S S S+2"]:

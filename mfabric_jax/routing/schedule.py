@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float, Int
 
 from mfabric_jax import flows
 from mfabric_jax.checks import not_negative, of_type, whole
+from mfabric_jax.fabric.circuit_schedule import CircuitSchedule
 from mfabric_jax.fabric.region import Region
-from mfabric_jax.fabric.schedule import CircuitSchedule
 from mfabric_jax.routing.demand import between_servers, over
 from mfabric_jax.support.array_module import Array, array_module
 
@@ -82,12 +82,18 @@ def _numbers(region: Region, schedule: CircuitSchedule, dtype: Any) -> tuple[Arr
 
 
 def _in_time(
-    switch: Array, configurations: Array, seconds: Array, first_turn: Array, delay: Any, switches: int, all_stop: bool
+    switch: Array,
+    configurations: Array,
+    seconds: Array,
+    first_reconfigure_s: Array,
+    delay: Any,
+    switches: int,
+    all_stop: bool,
 ) -> "CarryingSpans":
     here = switch[:, None] == jnp.arange(switches, dtype=switch.dtype)[None]
     number = _own(here, jnp.cumsum(here, axis=0))
-    turn = jnp.where(number == 1, first_turn, delay)
-    return _carrying_spans(configurations, seconds, turn, here, all_stop)
+    reconfigure_s = jnp.where(number == 1, first_reconfigure_s, delay)
+    return _carrying_spans(configurations, seconds, reconfigure_s, here, all_stop)
 
 
 @functools.partial(jax.jit, static_argnames=("switches", "all_stop"))
@@ -96,14 +102,14 @@ def _circuit_part(
     switch: Array,
     configurations: Array,
     seconds: Array,
-    first_turn: Array,
+    first_reconfigure_s: Array,
     delay: Any,
     nic: Any,
     *,
     switches: int,
     all_stop: bool,
 ):
-    shown = _in_time(switch, configurations, seconds, first_turn, delay, switches, all_stop)
+    shown = _in_time(switch, configurations, seconds, first_reconfigure_s, delay, switches, all_stop)
     room = nic * (shown.count * shown.length[:, None, None]).sum(0)
     rounding = (len(seconds) + 8) * float(jnp.finfo(demand.dtype).eps)
     left = jnp.where(demand - room <= rounding * demand, 0, demand - room)
@@ -128,20 +134,20 @@ def _own(here: Bool[Array, "K W"], value: Array) -> Array:
 def _carrying_spans(
     configurations: Float[Array, "K S S"],
     seconds: Float[Array, "K"],
-    turn: Float[Array, "K"],
+    reconfigure_s: Float[Array, "K"],
     here: Bool[Array, "K W"],
     all_stop: bool,
 ) -> CarryingSpans:
-    """Return the spans of configurations, and of the circuits kept while a switch reconfigures to them; `turn` [K] s:
-    the delay before each."""
-    end = _own(here, jnp.cumsum(jnp.where(here, (turn + seconds)[:, None], 0), axis=0))
+    """Return the spans of configurations, and of the circuits kept while a switch reconfigures to them;
+    `reconfigure_s` [K]: the delay before each."""
+    end = _own(here, jnp.cumsum(jnp.where(here, (reconfigure_s + seconds)[:, None], 0), axis=0))
     if all_stop:
         return CarryingSpans(end, seconds, configurations)
     number = jnp.where(here, jnp.arange(1, len(seconds) + 1)[:, None], 0)  # 0: no configuration yet
     latest = jnp.concatenate([jnp.zeros_like(number[:1]), lax.cummax(number, axis=0)[:-1]])
     before = jnp.concatenate([jnp.zeros_like(configurations[:1]), configurations])[_own(here, latest)]
     kept = jnp.minimum(before, configurations)
-    both = (jnp.concatenate(pair) for pair in ((end, end - seconds), (seconds, turn), (configurations, kept)))
+    both = (jnp.concatenate(pair) for pair in ((end, end - seconds), (seconds, reconfigure_s), (configurations, kept)))
     return CarryingSpans(*both)
 
 
@@ -245,8 +251,8 @@ def bound_of(
 def _all_stop_bound(lines: ServerLines, nic: Any, delay: Any, switches: int, first_free: bool) -> Float[Array, ""]:
     xp, shown = array_module(*lines), _counts(lines)  # number of configurations on all switches
     some, ports = shown > 0, lines.degree[None] // switches
-    turns = xp.maximum(shown - switches, 0) if first_free else xp.maximum(shown, switches)
-    loaded = lines.load_seconds(nic, delay * (turns * ports).astype(nic.dtype))
+    reconfigurations = xp.maximum(shown - switches, 0) if first_free else xp.maximum(shown, switches)
+    loaded = lines.load_seconds(nic, delay * (reconfigurations * ports).astype(nic.dtype))
     line = xp.maximum(xp.where(some, loaded, 0), lines.packet_seconds(shown * ports)).max(1, initial=0)
     in_turn = xp.maximum(-(-shown[:, 0] // switches) - int(first_free), 0)
     return xp.maximum(line, delay * in_turn.astype(nic.dtype)).min()

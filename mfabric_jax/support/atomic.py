@@ -61,7 +61,7 @@ def replacing(path: Path, *more: Path) -> Iterator[list[Path]]:
     try:
         for target in targets:
             target.parent.mkdir(parents=True, exist_ok=True)
-            sweep_up(target)
+            remove_stale(target)
         yield parts
         for part, target in zip(parts, targets, strict=True):
             _keep_mode(part, target)
@@ -86,7 +86,7 @@ def _keep_mode(part: Path, target: Path) -> None:
         part.chmod(stat.S_IMODE(target.stat().st_mode))
 
 
-def sweep_up(target: Path, older_s: float = STALE_S) -> None:
+def remove_stale(target: Path, older_s: float = STALE_S) -> None:
     """Remove temporary files of `target` that killed runs left and that did not change for `older_s` seconds."""
     ours = re.compile(rf"\.{re.escape(_short(target.name))}\.[0-9a-f]{{8}}\.part")
     for part in target.parent.glob(f".{glob.escape(_short(target.name))}.*.part"):

@@ -29,7 +29,7 @@ SOON_S = 0.05  # until a delayed or lost interrupt is raised again
 PATIENCE_S = 3.0  # until the process ends if an interrupt could not be raised
 AGAIN_S = 3.0  # until an interrupt that no code handled is raised again
 LAST_S = 15.0  # until the process ends in any case
-BESIDE: set = set()  # processes that end with this one
+CHILDREN: set = set()  # processes that end with this one
 
 
 class Interrupts:
@@ -106,7 +106,7 @@ def take() -> None:
 
 def end() -> None:
     """Print the reason and end the process, whatever it is doing."""
-    for process in BESIDE:
+    for process in CHILDREN:
         process.kill()
     try:
         os.write(2, f"{SENTENCE}\n".encode())

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float
 from mfabric_jax.support.array_module import Array, align_rank, array_module
 from mfabric_jax.timing.passes import Order
 from mfabric_jax.workload.compute import Backward, backward_of
-from mfabric_jax.workload.recompute import again_of
+from mfabric_jax.workload.recompute import recomputed_of
 from mfabric_jax.workload.schedules import BACKWARD, FORWARD, WEIGHT
 
 
@@ -51,7 +51,7 @@ class Blocks(NamedTuple):
     inside_s: Float[Array, "*C P Q L 2"] | None = None  # on NVSwitches, at the same time; None: 0
     waiting_s: Float[Array, "*C P Q L 2"] | None = None  # part of `optical_s` that waits for the switch; None: all
     busy: Float[Array, "*C P Q L"] | None = None  # `expert_load`; None: balanced
-    beside_s: Float[Array, "*C P Q L 2"] | None = None  # other seconds: before the block, and after its all-to-alls
+    others_s: Float[Array, "*C P Q L 2"] | None = None  # other seconds: before the block, and after its all-to-alls
     experts: Bool[Array, "*C P Q L"] | None = None  # has experts, even without all-to-all; None: as `moe`
     counts_s: Float[Array, "*C P Q L"] | None = None  # within the first; a pair also computes that much longer; None: 0
 
@@ -102,7 +102,7 @@ class Slots(NamedTuple):
     again: Float[Array, "*C P Q L 2"] | Any = None  # start of recomputed all-to-alls; None: there are none
     begin: Float[Array, "*C P Q L"] | Any = None
     inner: Float[Array, "*C P Q L 2"] | Any = None  # the experts (or dense part) start and end
-    turn: Float[Array, "*C P Q L 2"] | Any = None  # start of the reconfiguration (meaningless without one)
+    reconfigure_start: Float[Array, "*C P Q L 2"] | Any = None  # start of the reconfiguration (meaningless without one)
     active: Float[Array, "*C P Q L 2"] | Any = None  # when its circuits start to carry
     waiting: Float[Array, "*C P Q L 2"] | Any = None  # seconds of the traffic that waited for them
     runs: Float[Array, "*C P Q L 4"] | Any = None  # when each of `RUNS` starts
@@ -122,9 +122,9 @@ RUNS = ("lead", "again", "inner", "behind")  # stretches of computation between 
 
 
 class BlockWork(NamedTuple):
-    """Computation, or the all-reduce of attention, made of bases `of`; `off`: weight gradients, which can wait."""
+    """Computation, or the all-reduce of attention, made of `bases`; `off`: weight gradients, which can wait."""
 
-    of: tuple[str, ...]
+    bases: tuple[str, ...]
     label: str
     track: str = "compute"
     kind: str = "attention"
@@ -171,7 +171,7 @@ def forward_block() -> tuple[Section, Section, Section]:
 
 
 def backward_block(recompute: str) -> tuple[Section, Section, Section]:
-    again = again_of(recompute)
+    again = recomputed_of(recompute)
     before, between, behind = (), (), ()
     if again.whole:
         before = ATTENTION_AGAIN, REDUCE_AGAIN
@@ -258,7 +258,7 @@ def _with_weights(section: Section) -> Section:
     joined: list[Any] = []
     for op in section:
         if _off(op):
-            joined[-1] = joined[-1]._replace(of=joined[-1].of + op.of)
+            joined[-1] = joined[-1]._replace(bases=joined[-1].bases + op.bases)
         else:
             joined.append(op)
     return tuple(joined)
@@ -281,7 +281,7 @@ def clock_alone(recompute: str) -> tuple[tuple[int, Any], ...]:
 @functools.cache
 def clock_pair(recompute: str, delayed: bool = True) -> tuple[tuple[int, Any], ...]:
     """Return (whose, operation) of two blocks that run together, where no all-to-all is recomputed."""
-    return _merge_runs(pair("none" if again_of(recompute).exchanges else recompute, delayed))
+    return _merge_runs(pair("none" if recomputed_of(recompute).exchanges else recompute, delayed))
 
 
 def _merge_runs(steps: Any) -> tuple[tuple[int, Any], ...]:
@@ -304,12 +304,12 @@ SECONDS |= {("held", 0): len(SECONDS)}  # only in tables with pairs
 # all-to-all, whether circuits change before it and whether this waits for a decision.
 FLAGGED = ("present", "moe", "lead", "behind", "again", ("switch", 0), ("switch", 1), ("asks", 0), ("asks", 1))
 FLAGS = {name: column for column, name in enumerate(FLAGGED)}
-OF_BOTH = ("start", "over", "turn", "active", "waiting")  # times of each all-to-all
+OF_BOTH = ("start", "over", "reconfigure_start", "active", "waiting")  # times of each all-to-all
 
 BACK = ("inputs", "weights", "again")  # of attention, and of experts or the dense part (inner), in backward passes
 BASES = (  # seconds of a block; all work takes sums of these
     *("attention", *(f"attention {name}" for name in BACK), "tp"),
-    *("inner", *(f"inner {name}" for name in BACK), "beside 0", "beside 1"),
+    *("inner", *(f"inner {name}" for name in BACK), "others 0", "others 1"),
 )
 
 
@@ -326,11 +326,11 @@ def factors(recompute: str, comm_cores: float = 0.0, delayed: bool = True) -> np
     for kind, steps in enumerate(every):
         for run, op in steps:
             if isinstance(op, OtherSeconds):
-                matrix[kind, SECONDS["run", run, False], BASES.index(f"beside {op.which}")] += 1
+                matrix[kind, SECONDS["run", run, False], BASES.index(f"others {op.which}")] += 1
             elif isinstance(op, BlockWork):
                 slower = 1 / (1 - comm_cores) if kind >= len(KINDS) and op.kind != "tp" else 1.0
                 columns = [SECONDS["run", run, op.off], len(COMPUTED) + (op.kind == "tp")]
-                for base in op.of:
+                for base in op.bases:
                     matrix[kind, columns, BASES.index(base)] += slower
     return matrix
 
@@ -360,9 +360,9 @@ def bases_of(blocks: Blocks, compute: BlockCompute, xp: Any) -> list[Any]:
         return xp.where(blocks.with_experts, moe + more * expert, dense)
 
     every = zip(back.moe, back.expert, back.dense, strict=True)
-    beside = [0.0, 0.0] if blocks.beside_s is None else [blocks.beside_s[..., 0], blocks.beside_s[..., 1]]
+    others = [0.0, 0.0] if blocks.others_s is None else [blocks.others_s[..., 0], blocks.others_s[..., 1]]
     parts = (each.attention_s, *back.attention, each.tp_s, inner(each.moe_s, each.expert_s, each.dense_s))
-    parts = (*parts, *(inner(*of) for of in every), *beside)
+    parts = (*parts, *(inner(*of) for of in every), *others)
     return [xp.where(blocks.present, part, xp.zeros((), dtype)) for part in parts]
 
 
@@ -382,7 +382,7 @@ def table_of(order: Order, blocks: Blocks, compute: BlockCompute, delay_s: Any, 
     runs = seconds[..., : len(COMPUTED)]
     computed = seconds[..., -2]
     reduced = seconds[..., -1]
-    twice = backward & again_of(rules.recompute).exchanges
+    twice = backward & recomputed_of(rules.recompute).exchanges
     length = xp.where(blocks.moe[..., None], xp.maximum(blocks.optical_s, blocks.electronic_s), xp.zeros((), dtype))
     column = SECONDS["run", "inner", False]
     work = runs[..., column]
@@ -461,7 +461,7 @@ def overlap_parts(length: Any, inner: Any, parts: Any) -> tuple[Any, Any]:
 def slots_of(times: dict[Any, Any], table: ClockTable, rules: Rules) -> Slots:
     """Return `Slots` from the times of a clock [.. P Q L], without the waiting of pairs."""
     xp = array_module(times["end"])
-    again = again_of(rules.recompute).exchanges
+    again = recomputed_of(rules.recompute).exchanges
 
     def both(name: str, *again: str) -> Any:
         return xp.stack([times[(name, which, *again)] for which in (0, 1)], -1)

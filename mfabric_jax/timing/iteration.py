@@ -26,7 +26,7 @@ from mfabric_jax.traffic.dispatch import between_ranks
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds, backward_of, complete_seconds
 from mfabric_jax.workload.memory import step_bytes
-from mfabric_jax.workload.recompute import again_of
+from mfabric_jax.workload.recompute import recomputed_of
 from mfabric_jax.workload.schedules import WEIGHT
 from mfabric_jax.workload.volume import (
     block_params,
@@ -38,8 +38,8 @@ from mfabric_jax.workload.volume import (
     tp_bytes_per_gpu,
 )
 
-Beside = dict[str, Float[Array, "*C P Q L 2"]]  # seconds before a block and after its all-to-alls, by kind
-BESIDE = {  # column of rows, track and label of a picture
+SecondsByKind = dict[str, Float[Array, "*C P Q L 2"]]  # seconds before a block and after its all-to-alls, by kind
+OTHER_KINDS = {  # column of rows, track and label of a picture
     "head": ("compute_s", "compute", "output head"),
     "tp": ("tp_comm_s", "NVSwitch", "TP"),
     "cp": ("tp_comm_s", "EPS", "keys and values"),
@@ -175,7 +175,7 @@ class Walked(NamedTuple):
     blocks: Blocks
     compute: BlockCompute
     reduce_s: Float[Array, "*C P"]
-    beside: Beside
+    others: SecondsByKind
     step_s: Float[Array, "*C P"]
     moved_s: Float[Array, "*C"]
 
@@ -190,8 +190,8 @@ class Walked(NamedTuple):
         each = {"compute_s": slots.compute_s, "tp_comm_s": slots.tp_s, "ep_comm_s": slots.exchange_s}
         columns = {column: seconds.sum((-2, -1)) for column, seconds in each.items()}
         columns |= {"dp_comm_s": self.reduce_s, "reconfig_s": slots.paid_s.sum((-2, -1))}
-        for kind, seconds in self.beside.items():
-            column, *_ = BESIDE[kind]
+        for kind, seconds in self.others.items():
+            column, *_ = OTHER_KINDS[kind]
             columns[column] = columns[column] + seconds.sum((-3, -2, -1))
         return columns | {"compute_s": columns["compute_s"] + self.step_s}
 
@@ -224,15 +224,15 @@ def walk(
     rates, seconds = jax.tree.map(of_cases, (rates, seconds))  # [C 1] or [C P]
     compute = compute_of(workload, seconds, rates.nvlink_Bps if tp_Bps is None else of_cases(tp_Bps))
     blocks = running_blocks(workload, rates, exchanges, compute)
-    beside = beside_of(workload, rates, compute)
-    if beside:
-        blocks = blocks._replace(beside_s=sum(beside.values()))
+    others = other_seconds_of(workload, rates, compute)
+    if others:
+        blocks = blocks._replace(others_s=sum(others.values()))
     order, send_s = order_of(workload), send_seconds(workload, rates)
     decision_s: Any = rates.decision_s
     table = table_of(order, blocks, compute, _delays(rates, exchanges, send_s), rules)
     slots = run(order, table, send_s, rules, decision_s[:, 0], every=every)
     reduce_s = exposed_reduce_seconds(workload, rates, slots.end, rules)
-    ends = reduce_s, beside, step_seconds(workload, rates), moving_seconds(rates, exchanges)
+    ends = reduce_s, others, step_seconds(workload, rates), moving_seconds(rates, exchanges)
     return Walked(slots, table, blocks, compute, *ends)
 
 
@@ -247,8 +247,8 @@ def walk_alone(
 def _delays(rates: FabricRates, exchanges: Exchanges, send_s: Any) -> Any:
     """Return the seconds of reconfigurations, for every all-to-all or for every case."""
     delay_s, each_s = (_wide(x) for x in (rates.delay_s, rates.each_s))
-    if exchanges.anew is not None:
-        delay_s = delay_s + each_s * exchanges.anew
+    if exchanges.new_circuits is not None:
+        delay_s = delay_s + each_s * exchanges.new_circuits
     return delay_s if rates.phase_s is None else delay_s + _wide(send_s)  # reconfigure, send, reconfigure back
 
 
@@ -312,7 +312,7 @@ def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges,
     sends = (exchanges.load > 0) | (exchanges.inside[..., None] > 0)
     counts_s = xp.where(sends & (~where.backward[None, ..., None] & [True, False]), rates.counts_s, 0)
     latency_s = xp.where(exchanges.load > 0, rates.latency_s, 0) + xp.where(sends, rates.alpha_s, 0) + counts_s
-    turns = exchanges.switch[..., 1]
+    reconfigures = exchanges.switch[..., 1]
     early = None if exchanges.early is None else Early(*xp.moveaxis(exchanges.early, -2, 0))
     experts_s = 0.0 if early is None else _of_experts(workload, jax.tree.map(_wide, compute))
 
@@ -329,8 +329,8 @@ def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges,
     inside_Bps = rates.nvlink_Bps if rates.inside_Bps is None else rates.inside_Bps
     inside_s = exchanges.inside[..., None] / inside_Bps * size
     inside_s = second_earlier(inside_s, early and early.inside) + latency_s
-    waiting_s = None if exchanges.waiting is None else seconds_of(exchanges.waiting, turns)
-    optical_s = seconds_of(exchanges.optical, turns)
+    waiting_s = None if exchanges.waiting is None else seconds_of(exchanges.waiting, reconfigures)
+    optical_s = seconds_of(exchanges.optical, reconfigures)
     packet_s = seconds_of(exchanges.electrical)
     present, moe = (xp.asarray(flags)[None] for flags in (where.present, where.layer >= 0))
     fields = exchanges.switch, exchanges.ahead, inside_s, waiting_s, exchanges.busy
@@ -370,7 +370,7 @@ def all_reduce_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "
     """Return the seconds of the gradient all-reduce of every stage at the end of the iteration, by `replica_ring`.
 
     Dense gradients are reduced over all servers of the stage, gradients of experts over replicas and copies. Sharded
-    optimizer states take a reduce-scatter, then an all-gather of weights. `beside_of` covers further sharding.
+    optimizer states take a reduce-scatter, then an all-gather of weights. `other_seconds_of` covers further sharding.
     """
     sizes = [replica_bytes(workload, stage, last=True) for stage in range(workload.pp)]
     rings = [replica_ring(workload, size.dense, size.expert) for size in sizes]
@@ -384,7 +384,7 @@ def all_reduce_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "
 
 
 # ------------------------------------------------------------------------------------- beside attention and experts
-def beside_of(workload: Workload, rates: FabricRates, compute: BlockCompute) -> Beside:
+def other_seconds_of(workload: Workload, rates: FabricRates, compute: BlockCompute) -> SecondsByKind:
     """Return the seconds of a block, by kind, besides attention, experts and their communication."""
     by_kind = {}
     if workload.head_counted or workload.predicted:
@@ -431,7 +431,7 @@ def _rings(workload: Workload, rates, compute: BlockCompute) -> Array:
         once_s = context_bytes(workload) / of_rank + (workload.cp - 1) * rates.step_s
     hidden_s = (workload.cp - 1) / workload.cp * compute.scores_s
     shown_s = _column(array_module(hidden_s).maximum(once_s - hidden_s, 0))
-    again = float(again_of(workload.recompute).whole)  # a recomputed round, before the block's own
+    again = float(recomputed_of(workload.recompute).whole)  # a recomputed round, before the block's own
     other_rounds = context_rounds(workload) - 1 - again
     return _each_block(workload, before=(shown_s, again * shown_s), behind=(0.0, other_rounds * shown_s))
 
@@ -439,7 +439,7 @@ def _rings(workload: Workload, rates, compute: BlockCompute) -> Array:
 def _parameters(workload: Workload, rates, compute: BlockCompute) -> Array:
     """Return the seconds of parameter gathers and gradient scatters that a block's computation does not hide."""
     fetched = workload.gathered_bytes if workload.sharding == "parameters" else 0
-    again, back = again_of(workload.recompute), backward_of(compute)
+    again, back = recomputed_of(workload.recompute), backward_of(compute)
     forward = compute.attention_s, compute.moe_s, compute.dense_s
     parts = back.attention, back.moe, back.dense
     repeats = (float(repeated) for repeated in (again.attention, again.inner, again.inner))

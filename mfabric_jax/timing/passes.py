@@ -113,14 +113,14 @@ class Exchanges(NamedTuple):
     - `optical`, `electrical` [bytes]: seconds on circuits and on packet switches, times the NIC bandwidth. All links of
       a fabric are multiples of its NICs, so the time at any bandwidth is the larger of them / bandwidth.
     - `inside` [P Q L] [bytes]: seconds on the NVSwitch at the same time, times its bandwidth.
-    - `switch`: circuits change before it; `anew`: number of new circuits; `count` [P Q L 2 S S]: circuits.
+    - `switch`: circuits change before it; `new_circuits`: number of new circuits; `count` [P Q L 2 S S]: circuits.
     - `ahead` [P Q L]: the circuits of the first all-to-all are known before the pass.
     - `balanced`: the load if every expert received equally many tokens.
     - `waiting`: part of `optical` that waits for the switch (None: all).
     - `busy` [P Q L]: `expert_load` (None: balanced); `early` [P Q L 3 R]: fields of `Early` (None: ranks wait).
     - `moved` [P 2]: seconds to move experts after the iteration, times bandwidth of NICs and of NVSwitches.
-    - `reconfigurations_during`: reconfigurations during an all-to-all (None: none); its seconds and `anew` include
-      theirs.
+    - `reconfigurations_during`: reconfigurations during an all-to-all (None: none); its seconds and
+      `new_circuits` include theirs.
     """
 
     optical: Float[Array, "*C P Q L 2"]
@@ -131,7 +131,7 @@ class Exchanges(NamedTuple):
     count: Array | None
     balanced: Float[Array, ""]
     waiting: Float[Array, "*C P Q L 2"] | None = None
-    anew: Float[Array, "*C P Q L 2"] | None = None
+    new_circuits: Float[Array, "*C P Q L 2"] | None = None
     busy: Float[Array, "*C P Q L"] | None = None
     early: Float[Array, "*C P Q L 3 R"] | None = None
     moved: Float[Array, "*C P 2"] | None = None

@@ -19,7 +19,7 @@ from jaxtyping import Float
 
 from mfabric_jax import units
 from mfabric_jax.fabric import Region
-from mfabric_jax.fabric.schedule import CircuitSchedule
+from mfabric_jax.fabric.circuit_schedule import CircuitSchedule
 from mfabric_jax.policies import Policy, of_package
 from mfabric_jax.routing.schedule import schedule_part_times
 from mfabric_jax.support.array_module import Array, array_module
@@ -32,19 +32,19 @@ class Planned(NamedTuple):
 
     - `circuits_s`, `packets_s` [N]: when circuits and packet NICs carry their last byte.
     - `first`, `last` [N S S]: the first and the last circuits of all switches.
-    - `turns`, `anew` [N]: reconfigurations of the busiest switch during the all-to-all, and new circuits of all
-      switches.
-    - `free` [N]: whether `turns` and `anew` leave out the first reconfiguration, which ends before the all-to-all
-      begins.
+    - `reconfigurations`, `new_circuits` [N]: reconfigurations of the busiest switch during the all-to-all, and new
+      circuits of all switches.
+    - `first_free` [N]: whether `reconfigurations` and `new_circuits` leave out the first reconfiguration, which ends
+      before the all-to-all begins.
     """
 
     circuits_s: Float[Array, "N"]
     packets_s: Float[Array, "N"]
     first: Array
     last: Array
-    turns: Array
-    anew: Array
-    free: Array
+    reconfigurations: Array
+    new_circuits: Array
+    first_free: Array
 
 
 Planner = Callable[[Any, bool], Planned]  # arguments: demand [N S S] in bytes, whether it is known ahead
@@ -84,19 +84,19 @@ def schedule_exchanges(
 
     optical = of_slots([plan.circuits_s * (nic_Bps / by) for plan, by in zip(each, sizes, strict=True)])
     electrical = of_slots([plan.packets_s * (nic_Bps / by) for plan, by in zip(each, sizes, strict=True)])
-    anew = _set_up_before(index, sent, each, cold)
-    free = of_slots([plan.free for plan in each])
+    new_circuits = _set_up_before(index, sent, each, cold)
+    first_free = of_slots([plan.first_free for plan in each])
     calm = planner(even[None], False)
     return Exchanges(
         optical,
         electrical,
         xp.zeros_like(optical[..., 0]),
-        free & (anew > 0),
+        first_free & (new_circuits > 0),
         xp.asarray(where.backward),
         None,
         xp.maximum(calm.circuits_s, calm.packets_s)[0] * nic_Bps,
-        anew=xp.where(free, anew, 0) + of_slots([plan.anew for plan in each]),
-        reconfigurations_during=of_slots([plan.turns for plan in each]),
+        new_circuits=xp.where(first_free, new_circuits, 0) + of_slots([plan.new_circuits for plan in each]),
+        reconfigurations_during=of_slots([plan.reconfigurations for plan in each]),
     )
 
 
@@ -147,7 +147,7 @@ def plan_each(demand: Float[Array, "N S S"], key: Any, region: Region, policy: P
 
 
 def ends_of_switches(schedule: CircuitSchedule) -> tuple[Array, Array, Array, Array]:
-    """Return `Planned.first`, `last`, `turns` and `anew` of one schedule; configurations of 0 s are left out."""
+    """Return `first`, `last`, `reconfigurations` and `new_circuits` of a plan, without configurations of 0 s."""
     xp = array_module(schedule.configurations, schedule.seconds)
     used = schedule.seconds > 0
     switch = schedule.switch
@@ -161,5 +161,5 @@ def ends_of_switches(schedule: CircuitSchedule) -> tuple[Array, Array, Array, Ar
     first, last = (xp.where(mask[:, None, None], shown, 0).sum(0) for mask in (begins, ends))
     before = xp.einsum("kl,lij->kij", latest.astype(shown.dtype), shown)
     new = xp.maximum(shown - before, 0).sum((1, 2)) / 2
-    turns = xp.where(turned, number + int(not schedule.first_free), 0).max(initial=0)
-    return first, last, turns.astype(new.dtype), xp.where(turned, new, 0).sum()
+    reconfigurations = xp.where(turned, number + int(not schedule.first_free), 0).max(initial=0)
+    return first, last, reconfigurations.astype(new.dtype), xp.where(turned, new, 0).sum()

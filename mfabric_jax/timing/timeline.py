@@ -26,7 +26,7 @@ from mfabric_jax.support.platforms import platform
 from mfabric_jax.timing import blocks as ops
 from mfabric_jax.timing.blocks import COMPUTED, FLAGS, OF_BOTH, SECONDS, ClockTable, Rules, Slots, slots_of
 from mfabric_jax.timing.passes import Order
-from mfabric_jax.workload.recompute import again_of
+from mfabric_jax.workload.recompute import recomputed_of
 
 SWITCHES = np.isin(np.arange(len(FLAGS)), [FLAGS["switch", 0], FLAGS["switch", 1]])
 
@@ -57,10 +57,10 @@ def play(steps: tuple, clock: StageClock, blocks: list[tuple[Any, Any]], decisio
             known[whose] = now + decision_s
         elif isinstance(op, ops.Reconfigure):
             reconfigure_start = xp.where(flags[FLAGS["asks", op.which]], xp.maximum(quiet, known[whose]), quiet)
-            turns = flags[FLAGS["switch", op.which]]
-            anew = xp.where(turns, active > reconfigure_start, anew)
-            active = xp.where(turns, reconfigure_start + seconds[SECONDS["delay", op.which]], active)
-            record["turn", op.which] = reconfigure_start
+            reconfigures = flags[FLAGS["switch", op.which]]
+            anew = xp.where(reconfigures, active > reconfigure_start, anew)
+            active = xp.where(reconfigures, reconfigure_start + seconds[SECONDS["delay", op.which]], active)
+            record["reconfigure_start", op.which] = reconfigure_start
         elif isinstance(op, ops.Send):
             here = flags[FLAGS["again" if op.again else "moe"]]
             again = ("again",) * op.again
@@ -113,7 +113,7 @@ def names_of(rules: Rules, *, every: bool) -> list[Any]:
     names: list[Any] = ["end", *((name, which) for name in both for which in (0, 1))]
     if every:
         names += ["begin", "held", *(("run", run) for run in ops.RUNS)]
-    if again_of(rules.recompute).exchanges:
+    if recomputed_of(rules.recompute).exchanges:
         names += [(name, which, "again") for name in ("start", "over") for which in (0, 1)]
     return names
 
@@ -279,9 +279,9 @@ class _Players:
         """Play the passes and, beside them, the same passes as if no switch reconfigured."""
         xp, width = self.xp, len(first.stage)
         begin, quiet, active, anew = (xp.concatenate([x, x]) for x in clock)
-        turns = (np.arange(2 * width) < width)[:, None]
-        start = StageClock((begin, begin), begin, quiet, xp.where(turns, active, -np.inf), anew & turns)
-        calm = ~(SWITCHES[:, None, None] & ~turns[None])[None]
+        switches = (np.arange(2 * width) < width)[:, None]
+        start = StageClock((begin, begin), begin, quiet, xp.where(switches, active, -np.inf), anew & switches)
+        calm = ~(SWITCHES[:, None, None] & ~switches[None])[None]
         rows = tuple(
             (xp.concatenate([x.seconds] * 2, -2), xp.concatenate([x.flags] * 2, -2) & calm) for x in (first, second)
         )

@@ -17,7 +17,7 @@ import numpy as np
 
 from mfabric_jax.timing import blocks as ops
 from mfabric_jax.timing.blocks import Rules, in_float64, rows_of
-from mfabric_jax.timing.iteration import BESIDE, Walked, rules_of
+from mfabric_jax.timing.iteration import OTHER_KINDS, Walked, rules_of
 from mfabric_jax.timing.passes import order_of, places
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.schedules import BACKWARD, FORWARD, WEIGHT
@@ -40,7 +40,7 @@ class Computed:
     def __init__(self, workload: Workload, walked: Walked, rules: Rules):
         every = jax.tree.map(lambda part: np.broadcast_to(part, workload.pp), walked.compute)
         self.rows = rows_of(walked.blocks, every)
-        self.beside = walked.beside
+        self.others = walked.others
         self.counts_s = walked.blocks.counts_s
         self.in_pairs = order_of(workload).in_pairs
         self.slower = 1 / (1 - rules.comm_cores)
@@ -48,12 +48,12 @@ class Computed:
     def parts(self, op: ops.BlockWork | ops.OtherSeconds, slot: Place) -> Iterator[tuple[str, str, str, float]]:
         """Yield (track, kind, label, seconds) of each part of an operation."""
         if isinstance(op, ops.OtherSeconds):
-            for kind, seconds in self.beside.items():
-                _, track, label = BESIDE[kind]
+            for kind, seconds in self.others.items():
+                _, track, label = OTHER_KINDS[kind]
                 yield track, kind, label, float(seconds[(*slot, op.which)])
             return
         slower = self.slower if self.in_pairs[slot[:2]] and op.kind != "tp" else 1.0
-        yield op.track, op.kind, op.label, float(sum(self.rows[name][slot] for name in op.of) * slower)
+        yield op.track, op.kind, op.label, float(sum(self.rows[name][slot] for name in op.bases) * slower)
 
     def counts_seconds(self, op: ops.Send, slot: Place) -> float:
         """Return the seconds of counts before an all-to-all."""
@@ -123,7 +123,9 @@ class _Drawn:
                         yield who.draw("compute" if together else track, kind, label, now[run], length)
                     now[run] += length
             elif isinstance(op, ops.Reconfigure) and moe:
-                begin, active = (times[(*slot, op.which)] for times in (self.slots.turn, self.slots.active))
+                begin, active = (
+                    times[(*slot, op.which)] for times in (self.slots.reconfigure_start, self.slots.active)
+                )
                 if self.blocks.switch[(*slot, op.which)] and np.isfinite(begin):
                     yield who.draw("OCS", "reconfigure", "reconfigure", begin, active - begin)
             elif isinstance(op, ops.Send) and moe:

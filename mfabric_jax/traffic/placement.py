@@ -42,32 +42,32 @@ class SlotLayout(NamedTuple):
 PlacementPolicy = Callable[[Num[np.ndarray, "R E"], SlotLayout], Int[np.ndarray, "slots"]]
 
 
-def contiguous(selections: Num[np.ndarray, "R E"], room: SlotLayout) -> Int[np.ndarray, "slots"]:
+def contiguous(selections: Num[np.ndarray, "R E"], layout: SlotLayout) -> Int[np.ndarray, "slots"]:
     """Place experts in order; with more slots than experts, copies of an expert are neighbours."""
-    return np.arange(room.slots) * selections.shape[1] // room.slots
+    return np.arange(layout.slots) * selections.shape[1] // layout.slots
 
 
-def longest_processing_time(selections: Num[np.ndarray, "R E"], room: SlotLayout) -> Int[np.ndarray, "slots"]:
+def longest_processing_time(selections: Num[np.ndarray, "R E"], layout: SlotLayout) -> Int[np.ndarray, "slots"]:
     """Place experts by EPLB's global balancing: in order of load, each to the least loaded rank with a free slot.
 
     Without copies and with enough slots, the largest load is at most 4/3 - 1/(3 R) of the optimum (Graham 1969).
     """
-    return _balance(selections.sum(axis=0, dtype=np.float64), room.slots, room.ranks)
+    return _balance(selections.sum(axis=0, dtype=np.float64), layout.slots, layout.ranks)
 
 
-def hierarchical(selections: Num[np.ndarray, "R E"], room: SlotLayout) -> Int[np.ndarray, "slots"]:
+def hierarchical(selections: Num[np.ndarray, "R E"], layout: SlotLayout) -> Int[np.ndarray, "slots"]:
     """Place experts by EPLB's hierarchical balancing, or `longest_processing_time` if servers do not divide groups.
 
     It packs groups of experts to servers, copies each server's heaviest experts inside it, and packs copies to ranks.
     """
     load = selections.sum(axis=0, dtype=np.float64)
-    servers = room.servers
-    if room.groups % servers:
-        return _balance(load, room.slots, room.ranks)
-    size = len(load) // room.groups
-    packs = pack_items(load.reshape(room.groups, size).sum(axis=1), servers)
+    servers = layout.servers
+    if layout.groups % servers:
+        return _balance(load, layout.slots, layout.ranks)
+    size = len(load) // layout.groups
+    packs = pack_items(load.reshape(layout.groups, size).sum(axis=1), servers)
     here = (packs[..., None] * size + np.arange(size)).reshape(servers, -1)  # experts of every server
-    slots = [some[_balance(load[some], room.slots // servers, room.ranks_per_server)] for some in here]
+    slots = [some[_balance(load[some], layout.slots // servers, layout.ranks_per_server)] for some in here]
     return np.concatenate(slots)
 
 
@@ -112,22 +112,22 @@ LEAST = 1e-4  # least gain of a swap, relative to the busiest port's load
 SHARP = 8  # of a power mean instead of the maximum, so that a swap helps even if another server is as busy
 
 
-def with_circuits(selections: Num[np.ndarray, "R E"], room: SlotLayout) -> Int[np.ndarray, "slots"]:
+def with_circuits(selections: Num[np.ndarray, "R E"], layout: SlotLayout) -> Int[np.ndarray, "slots"]:
     """Place experts as `hierarchical`, then swap them to lower what the busiest server sends or receives.
 
     First all experts of two ranks are swapped, then single experts, while the busiest rank's load rises by at most 2 %.
     """
-    slots = hierarchical(selections, room)
-    if room.servers == 1:
+    slots = hierarchical(selections, layout)
+    if layout.servers == 1:
         return slots
     copies = np.bincount(slots, minlength=selections.shape[1])
-    sent = selections.reshape(room.servers, room.ranks_per_server, -1).sum(axis=1, dtype=np.float64) / copies
+    sent = selections.reshape(layout.servers, layout.ranks_per_server, -1).sum(axis=1, dtype=np.float64) / copies
     load = sent.sum(axis=0)
-    most = MORE * load[slots].reshape(room.ranks, -1).sum(axis=1).max()
-    for together in (room.slots // room.ranks, 1):
+    most = MORE * load[slots].reshape(layout.ranks, -1).sum(axis=1).max()
+    for together in (layout.slots // layout.ranks, 1):
         units = slots.reshape(-1, together)  # a view, so swaps change `slots`
         for _ in range(STEPS):
-            swap = _best_swap(units, sent, room, most)
+            swap = _best_swap(units, sent, layout, most)
             if swap is None:
                 break
             units[list(swap)] = units[list(swap[::-1])]
@@ -144,10 +144,10 @@ def server_ports(
 
 
 def _best_swap(
-    units: Int[np.ndarray, "U n"], sent: Float[np.ndarray, "S E"], room: SlotLayout, most: float
+    units: Int[np.ndarray, "U n"], sent: Float[np.ndarray, "S E"], layout: SlotLayout, most: float
 ) -> tuple[int, int] | None:
-    server, rank = (np.arange(len(units)) // (len(units) // parts) for parts in (room.servers, room.ranks))
-    ports = server_ports(units.ravel(), sent, room.servers)
+    server, rank = (np.arange(len(units)) // (len(units) // parts) for parts in (layout.servers, layout.ranks))
+    ports = server_ports(units.ravel(), sent, layout.servers)
     busy = int(np.argmax(ports.max(axis=1)))
     here, there = np.flatnonzero(server == busy), np.flatnonzero(server != busy)
     to = sent[:, units].sum(axis=-1)  # from every server to every unit
@@ -189,7 +189,7 @@ def placement_policy(name: str) -> PlacementPolicy:
 
 
 def tokens_by_slot(
-    tokens: Tokens, room: SlotLayout, policy: PlacementPolicy, *, on: str = "past", every: int = 0, window: int = 1
+    tokens: Tokens, layout: SlotLayout, policy: PlacementPolicy, *, on: str = "past", every: int = 0, window: int = 1
 ) -> Tokens:
     """Return tokens by physical slot instead of by expert.
 
@@ -197,11 +197,11 @@ def tokens_by_slot(
       known, else `contiguous`. "now" places by the loads of the iterations that the placement serves.
     - `every`: iterations between placements; 0: place once.
     """
-    return replicas_by_slot((tokens,), room, policy, on=on, every=every, window=window)[0]
+    return replicas_by_slot((tokens,), layout, policy, on=on, every=every, window=window)[0]
 
 
 def replicas_by_slot(
-    replicas: Sequence[Tokens], room: SlotLayout, policy: PlacementPolicy, **how: Any
+    replicas: Sequence[Tokens], layout: SlotLayout, policy: PlacementPolicy, **how: Any
 ) -> tuple[Tokens, ...]:
     """Return `tokens_by_slot` for replicas that share one placement, made for the sum of their loads.
 
@@ -210,7 +210,7 @@ def replicas_by_slot(
     before = [tokens.before for tokens in replicas if tokens.before is not None]
     known = np.concatenate(before, axis=1) if len(before) == len(replicas) else None
     count = replicas[0].count if len(replicas) == 1 else np.concatenate([tokens.count for tokens in replicas], axis=2)
-    slots = _slots(Tokens(count, replicas[0].source, known), room, policy, **how)
+    slots = _slots(Tokens(count, replicas[0].source, known), layout, policy, **how)
     return tuple(
         dataclasses.replace(tokens, count=in_slots(tokens.count, slots), slots=slots, by_expert=tokens)
         for tokens in replicas
@@ -232,19 +232,19 @@ def replicas_at_slots(replicas: Sequence[Tokens], slots: Int[np.ndarray, "L slot
 
 
 def _slots(
-    tokens: Tokens, room: SlotLayout, policy: PlacementPolicy, on: str = "past", every: int = 0, window: int = 1
+    tokens: Tokens, layout: SlotLayout, policy: PlacementPolicy, on: str = "past", every: int = 0, window: int = 1
 ) -> Int[np.ndarray, "I layer slot"]:
     whole("every", every, at_least=0)
     whole("window", window)
     iterations, layers, experts = len(tokens.count), tokens.count.shape[1], tokens.count.shape[-1]
-    room.check(experts)
-    slots = np.empty((iterations, layers, room.slots), int)
+    layout.check(experts)
+    slots = np.empty((iterations, layers, layout.slots), int)
     for first in range(0, iterations, every or iterations):
         served = slice(first, first + (every or iterations))
         known = tokens.count[served] if on == "now" else _past(tokens, first, window)
         for layer in range(layers):
             seen = known[:, layer].sum(axis=(0, 1), dtype=np.float64)
-            slots[served, layer] = policy(seen, room) if len(known) else contiguous(seen, room)
+            slots[served, layer] = policy(seen, layout) if len(known) else contiguous(seen, layout)
     return slots
 
 
@@ -267,37 +267,37 @@ def in_slots(
 
 
 def expert_moves(
-    slots: Int[np.ndarray, "I layer slot"], room: SlotLayout, every: int
+    slots: Int[np.ndarray, "I layer slot"], layout: SlotLayout, every: int
 ) -> Float[np.ndarray, "I layer R R"]:
     """Return how many experts move from rank to rank per iteration; a placement lasts `every` iterations.
 
     The source is a rank of the same server if possible, and among those the rank that has sent least. Experts that a
     rank already holds do not move.
     """
-    moved = np.zeros((*slots.shape[:2], room.ranks, room.ranks))
+    moved = np.zeros((*slots.shape[:2], layout.ranks, layout.ranks))
     for layer in range(slots.shape[1]):
-        before = contiguous(np.empty((1, slots.max() + 1)), room)
+        before = contiguous(np.empty((1, slots.max() + 1)), layout)
         for first in range(0, len(slots), every):
             now = slots[first, layer]
-            moved[first : first + every, layer] = _count_moves(before, now, room) / every
+            moved[first : first + every, layer] = _count_moves(before, now, layout) / every
             before = now
     return moved
 
 
 def _count_moves(
-    before: Int[np.ndarray, "slot"], after: Int[np.ndarray, "slot"], room: SlotLayout
+    before: Int[np.ndarray, "slot"], after: Int[np.ndarray, "slot"], layout: SlotLayout
 ) -> Float[np.ndarray, "R R"]:
-    had, moved = before.reshape(room.ranks, -1), np.zeros((room.ranks, room.ranks))
-    for rank, experts in enumerate(after.reshape(room.ranks, -1)):
+    had, moved = before.reshape(layout.ranks, -1), np.zeros((layout.ranks, layout.ranks))
+    for rank, experts in enumerate(after.reshape(layout.ranks, -1)):
         for expert in sorted(set(experts.tolist()) - set(had[rank].tolist())):
-            moved[_nearest(had, expert, rank, moved, room), rank] += 1
+            moved[_nearest(had, expert, rank, moved, layout), rank] += 1
     return moved
 
 
 def _nearest(
-    had: Int[np.ndarray, "R n"], expert: int, rank: int, moved: Float[np.ndarray, "R R"], room: SlotLayout
+    had: Int[np.ndarray, "R n"], expert: int, rank: int, moved: Float[np.ndarray, "R R"], layout: SlotLayout
 ) -> int:
     holders = np.flatnonzero((had == expert).any(axis=1))
-    near = holders[holders // room.ranks_per_server == rank // room.ranks_per_server]
+    near = holders[holders // layout.ranks_per_server == rank // layout.ranks_per_server]
     some = near if len(near) else holders
     return int(some[np.argmin(moved[some].sum(axis=1))])

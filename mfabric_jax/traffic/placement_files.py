@@ -23,7 +23,7 @@ from mfabric_jax.support.unread import name_unread
 from mfabric_jax.workload import Workload
 
 MAP, SLOTS, LAYERS = "physical_to_logical_map", "phy2log", "layer_list"  # keys that identify the forms
-BESIDE = ("log2phy", "logcnt", "moe_layer_count")  # further keys that are read
+FURTHER_KEYS = ("log2phy", "logcnt", "moe_layer_count")  # further keys that are read
 LOADS = ("logical_count", "expert_load_window", "records", "global_physical_count")
 MOST = 2**24  # slots of all layers
 
@@ -79,7 +79,9 @@ def placement_in(content: Mapping[str, Any], file: str) -> ExpertPlacement:
     _check_complete(placement, file)
     if SLOTS in content:
         _check_same(placement, content, file)
-    name_unread(repr(file), "fields", [name for name in content if name not in (MAP, SLOTS, LAYERS, *BESIDE, *LOADS)])
+    name_unread(
+        repr(file), "fields", [name for name in content if name not in (MAP, SLOTS, LAYERS, *FURTHER_KEYS, *LOADS)]
+    )
     return placement
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Key
 
-from mfabric_jax.checks import InputError, not_negative, one_of, part, whole
+from mfabric_jax.checks import InputError, fraction, not_negative, one_of, whole
 from mfabric_jax.traffic.demand_families import BROAD, FAMILIES, check_folds, fold_to_servers, gate_trace
 
 SPLITS = ("train", "validation", "test")
@@ -152,7 +152,7 @@ def sampler(
     one_of("split", split, SPLITS)
     not_negative("skew", skew)
     not_negative("pairs", pairs)
-    memory = 0.0 if memory == 0 else part("memory", memory)
+    memory = 0.0 if memory == 0 else fraction("memory", memory)
     if family in SAMPLED:
         if records is not None:
             raise InputError(f"records is for a recording; family {family!r} is drawn, got {list(records)}.")

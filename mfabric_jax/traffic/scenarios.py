@@ -17,7 +17,7 @@ from mfabric_jax.support.array_module import Array
 from mfabric_jax.support.arrays import floats_or_nan
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE
 
-TURNS = 8  # alternations between fitting row means and column means; both then agree
+ROUNDS = 8  # alternations between fitting row means and column means; both then agree
 
 
 class Belief(NamedTuple):
@@ -109,7 +109,7 @@ def _belief(forecast: Float[Array, "S S"], sigma) -> Belief:
     weight = some.astype(dtype)
     senders, receivers = (jnp.maximum(weight.sum(axis, keepdims=True), 1) for axis in (1, 0))
     row, column = jnp.zeros((len(log), 1), dtype), jnp.zeros((1, len(log)), dtype)
-    for _ in range(TURNS):
+    for _ in range(ROUNDS):
         row = (weight * (log - column)).sum(1, keepdims=True) / senders
         column = (weight * (log - row)).sum(0, keepdims=True) / receivers
     residual = jnp.where(some, log - row - column, 0)

@@ -17,10 +17,10 @@ AXES = ("iteration", "layer", "micro_batch", "source_rank", "expert")
 class Reached(NamedTuple):
     """Tokens that reach groups of experts: `groups[n]` [iteration, layer, micro_batch, source_rank, n] for n groups.
 
-    `of` is the array of counts to which they belong.
+    `count` is the array of counts to which they belong.
     """
 
-    of: np.ndarray
+    count: np.ndarray
     groups: dict[int, np.ndarray]
 
 
@@ -101,7 +101,9 @@ class Tokens:
 
     def tokens_by_server(self, servers: int) -> np.ndarray | None:
         """Return the tokens that reach each server [iteration, layer, micro_batch, source_rank, S]; None if unknown."""
-        return self.reached.groups.get(servers) if self.reached is not None and self.reached.of is self.count else None
+        return (
+            self.reached.groups.get(servers) if self.reached is not None and self.reached.count is self.count else None
+        )
 
     def after_the_first(self) -> "Tokens":
         """Return all iterations except the first, which becomes `before`."""

@@ -14,7 +14,7 @@ from mfabric_jax.flows.flows import Flows, flows_of
 from mfabric_jax.support.rings import onward, ring_bytes
 from mfabric_jax.traffic.dispatch import PER_SERVER, copies_of, forward_copies, selections_of, send_selections
 from mfabric_jax.workload import Workload
-from mfabric_jax.workload.recompute import again_of
+from mfabric_jax.workload.recompute import recomputed_of
 from mfabric_jax.workload.volume import context_bytes, context_rounds, pp_bytes, replica_bytes
 
 
@@ -111,7 +111,7 @@ def region_bytes(workload: Workload, tokens: np.ndarray) -> np.ndarray:
     if workload.dispatch == PER_SERVER:
         sent = forward_copies(workload, sent, copies_of(workload, each))
     out, back = workload.dispatch_bytes_per_selection, workload.combine_bytes_per_selection
-    again = again_of(workload.recompute).exchanges  # recomputed blocks repeat the forward all-to-alls
+    again = recomputed_of(workload.recompute).exchanges  # recomputed blocks repeat the forward all-to-alls
     return sent * (out + back + again * out) + sent.swapaxes(-1, -2) * (back + out + again * back)
 
 

@@ -6,7 +6,7 @@ from mfabric_jax import checks
 from mfabric_jax.workload.gpus import Gpu
 from mfabric_jax.workload.models import up_params
 from mfabric_jax.workload.parallel import Workload
-from mfabric_jax.workload.recompute import again_of
+from mfabric_jax.workload.recompute import recomputed_of
 
 BACKWARD_OVER_FORWARD = 2.0  # two products (gradients of inputs and of weights) per forward product
 WEIGHTS_OVER_FORWARD = 1.0  # weight gradients; attention scores have no weights and need both products for inputs
@@ -23,7 +23,7 @@ class BlockFlops(NamedTuple):
     expert: float
 
 
-class Back(NamedTuple):
+class BackwardParts(NamedTuple):
     """Backward seconds of one part of a block: gradients of inputs, gradients of weights, and recomputation before both
     (`again`)."""
 
@@ -35,10 +35,10 @@ class Back(NamedTuple):
 class Backward(NamedTuple):
     """Backward seconds of a block by part; `head`: of the output head, in total."""
 
-    attention: Back
-    moe: Back
-    dense: Back
-    expert: Back
+    attention: BackwardParts
+    moe: BackwardParts
+    dense: BackwardParts
+    expert: BackwardParts
     head: Any
 
 
@@ -67,7 +67,7 @@ def usual_backward(forward: Any) -> Backward:
 
     - `forward`: anything with `attention_s`, `moe_s`, `dense_s`, `expert_s`, `scores_s` and `head_s`.
     """
-    products = lambda seconds: Back(_INPUTS * seconds, WEIGHTS_OVER_FORWARD * seconds, seconds)  # noqa: E731
+    products = lambda seconds: BackwardParts(_INPUTS * seconds, WEIGHTS_OVER_FORWARD * seconds, seconds)  # noqa: E731
     usual, scores = products(forward.attention_s), WEIGHTS_OVER_FORWARD * forward.scores_s
     attention = usual._replace(inputs=usual.inputs + scores, weights=usual.weights - scores)
     others = map(products, (forward.moe_s, forward.dense_s, forward.expert_s))
@@ -152,7 +152,7 @@ def complete_seconds(workload: Workload, seconds: BlockSeconds) -> BlockSeconds:
 
 def again_by_flops(workload: Workload) -> tuple[float, float, float, float]:
     """Return the ratio of recomputed to forward FLOPs for attention, MoE, dense FFNs and routed experts."""
-    parts, block = again_of(workload.recompute).parts, block_flops(workload)
+    parts, block = recomputed_of(workload.recompute).parts, block_flops(workload)
     of_attention = float("attention" in parts)
     if "mla-up" in parts and not of_attention:
         model = workload.architecture

@@ -9,7 +9,7 @@ from mfabric_jax.workload.gpus import Gpu
 from mfabric_jax.workload.kernels import IDEAL, USUAL_DISPATCHER, job_shares, kernel_seconds, rates_of
 from mfabric_jax.workload.memory import step_bytes
 from mfabric_jax.workload.parallel import Workload
-from mfabric_jax.workload.recompute import again_of
+from mfabric_jax.workload.recompute import recomputed_of
 from mfabric_jax.workload.volume import (
     PASSES,
     context_bytes,
@@ -99,7 +99,7 @@ def iteration_seconds(workload: Workload, server: Gpu, speeds: Speeds = USUAL) -
 def _compute_s(workload: Workload, part: BlockSeconds) -> tuple[float, float]:
     """Compute seconds of one micro-batch, forward plus backward: on the slowest stage, and the mean over the other
     stages."""
-    again, back = again_of(workload.recompute), backward_of(part)
+    again, back = recomputed_of(workload.recompute), backward_of(part)
     both = lambda forward, back, twice: forward + back.inputs + back.weights + (back.again if twice else 0)  # noqa: E731
     attention = both(part.attention_s, back.attention, again.attention)
     moe, dense = both(part.moe_s, back.moe, again.inner), both(part.dense_s, back.dense, again.inner)
@@ -122,7 +122,7 @@ def _blocks(workload: Workload, moe_only: bool = False) -> float:
 
 def _tensor_parallel(workload: Workload, rates: _Rates, part: BlockSeconds) -> float:
     """Seconds of one micro-batch's TP all-reduces, and of context-parallel transfers not hidden by scores."""
-    reduces = PASSES + again_of(workload.recompute).whole + (PASSES if workload.tp_reduces == "all" else 0)
+    reduces = PASSES + recomputed_of(workload.recompute).whole + (PASSES if workload.tp_reduces == "all" else 0)
     seconds = _blocks(workload) * reduces * tp_bytes_per_gpu(workload) / rates.nvlink
     if workload.cp == 1:
         return seconds
@@ -134,7 +134,7 @@ def _tensor_parallel(workload: Workload, rates: _Rates, part: BlockSeconds) -> f
 
 def _exchange_s(workload: Workload, rates: _Rates) -> float:
     both = workload.dispatch_bytes_per_selection + workload.combine_bytes_per_selection
-    rounds = PASSES + again_of(workload.recompute).exchanges
+    rounds = PASSES + recomputed_of(workload.recompute).exchanges
     each = both * _blocks(workload, moe_only=True) * rounds  # of one selection
     remote, itself = 1 - workload.ranks_per_server / workload.ep, 1 / workload.ep
     senders = workload.gpus_per_server / workload.tp

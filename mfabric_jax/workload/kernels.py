@@ -18,10 +18,10 @@ import numpy as np
 from mfabric_jax import checks, units
 from mfabric_jax.checks import InputError
 from mfabric_jax.support.text_files import cached_by_files, read_mapping
-from mfabric_jax.workload.compute import Back, Backward, BlockSeconds, iteration_flops
+from mfabric_jax.workload.compute import Backward, BackwardParts, BlockSeconds, iteration_flops
 from mfabric_jax.workload.gpus import Gpu
 from mfabric_jax.workload.parallel import Workload
-from mfabric_jax.workload.recompute import again_of
+from mfabric_jax.workload.recompute import recomputed_of
 from mfabric_jax.workload.volume import ACTIVATION_BYTES
 
 HOW = ("slow", "usual", "fast")  # low, typical and high figures of the table
@@ -268,7 +268,7 @@ class _Passes(NamedTuple):
 class _Kernels:
     def __init__(self, workload: _Part, rates: KernelRates, precision: str, launch_s: float = 0.0):
         self.job, self.rates, self.format, self.launch_s = workload, rates, precision, launch_s
-        self.model, self.again = workload.architecture, again_of(workload.recompute)
+        self.model, self.again = workload.architecture, recomputed_of(workload.recompute)
         self.attention_tokens = workload.folded * workload.tokens  # of all GPUs that split attention
         self.own_tokens = workload.tokens / workload.tp  # of one GPU, between products
         self.split = workload.attention_tp
@@ -279,7 +279,7 @@ class _Kernels:
         there = len(self.model.moe_blocks) < self.model.blocks
         dense = self._norms() + self._ffn(self.model.dense_hidden, "mlp") if there else _Passes()
         moe, head = experts + beside, self._head()
-        backward = (Back(*part[1:]) for part in (attention, moe, dense, experts))
+        backward = (BackwardParts(*part[1:]) for part in (attention, moe, dense, experts))
         scores = sum(share * self._scores(kind, backward=False) for kind, share in self.model.attention.shares)
         return BlockSeconds(
             attention.forward,

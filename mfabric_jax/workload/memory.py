@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from mfabric_jax import units
 from mfabric_jax.workload.parallel import SHARDING, Workload
-from mfabric_jax.workload.recompute import again_of
+from mfabric_jax.workload.recompute import recomputed_of
 from mfabric_jax.workload.schedules import passes_in_memory as held_passes
 from mfabric_jax.workload.volume import (
     ACTIVATION_BYTES,
@@ -103,7 +103,7 @@ class _OnGpus:
     def __init__(self, workload: Workload, loads: Loads):
         self.workload, self.share = workload, SHARDING.index(workload.sharding)
         self.loads = (RankLoad(),) * workload.pp if loads is None else loads
-        model, again = workload.architecture, again_of(workload.recompute)
+        model, again = workload.architecture, recomputed_of(workload.recompute)
         self.kinds = block_params(workload, True), block_params(workload, False)
         self.tokens = workload.tokens / workload.tp
         kept = {kind: activation_bytes(workload, moe=kind) for kind in (True, False)}

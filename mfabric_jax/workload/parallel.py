@@ -13,7 +13,7 @@ from mfabric_jax import checks
 from mfabric_jax.support.host_arrays import host_indices
 from mfabric_jax.workload.layout import EVEN, places_of
 from mfabric_jax.workload.models import Architecture
-from mfabric_jax.workload.recompute import again_of
+from mfabric_jax.workload.recompute import recomputed_of
 from mfabric_jax.workload.schedules import (
     SCHEDULES,
     Holding,
@@ -227,7 +227,7 @@ class Workload:
         if self.sharding in ("gradients", "parameters") and (self.order.splits or self.overlap_passes):
             has = "overlap_passes" if self.overlap_passes else f"schedule {self.schedule!r}"
             raise checks.InputError(f"sharding must be none or optimizer with {has}, got {self.sharding!r}.")
-        if again_of(self.recompute).exchanges and self.overlap_passes:
+        if recomputed_of(self.recompute).exchanges and self.overlap_passes:
             raise checks.InputError(f"overlap_passes needs recompute without moe and block, got {self.recompute!r}.")
         self._check_cluster()
         self._check_model()

@@ -28,7 +28,7 @@ LEVELS: dict[str, tuple[str, ...]] = {  # in the order of a search, least recomp
 WORDS = f"{', '.join(LEVELS)}, or some of {', '.join(PARTS)} joined by +"
 
 
-class Again(NamedTuple):
+class Recomputed(NamedTuple):
     """What a backward pass recomputes of a block: `parts`, or the `whole` block from its input on. `attention`,
     `inner`, `exchanges`: whether that includes parts of attention, parts of experts and FFNs, and all-to-alls.
     """
@@ -50,12 +50,12 @@ class Again(NamedTuple):
 
 
 @functools.cache
-def again_of(recompute: str, field: str = "recompute") -> Again:
+def recomputed_of(recompute: str, field: str = "recompute") -> Recomputed:
     """Return what a `recompute` setting recomputes. Raise `InputError`, which names `field`, for an unknown part."""
     if recompute in LEVELS:
-        return Again(frozenset(LEVELS[recompute]), recompute == "block")
+        return Recomputed(frozenset(LEVELS[recompute]), recompute == "block")
     parts = str(recompute).split("+")
     for part in parts:
         if part not in PARTS:
             raise InputError(f"{field} must be {WORDS}, got {recompute!r}.")
-    return Again(frozenset(parts), False)
+    return Recomputed(frozenset(parts), False)

@@ -324,11 +324,11 @@ def _why(job: Workload, candidate: Candidate, server: Gpu, speeds: Speeds) -> st
 
 def set_up_words(degrees: Mapping[str, int]) -> str:
     """Return degrees in words, such as "tp 2, etp 1, ep 8, dp 2, pp 8 on 128 GPUs". `degrees`: `Workload` fields."""
-    shown = _as_a_case_says(degrees, degrees.get("folded", 1))
+    shown = _degrees_of_case(degrees, degrees.get("folded", 1))
     return ", ".join(f"{name} {value}" for name, value in shown.items()) + f" on {degrees['gpus']:,} GPUs"
 
 
-def _as_a_case_says(degrees: Mapping[str, int], folded: int) -> dict[str, int]:
+def _degrees_of_case(degrees: Mapping[str, int], folded: int) -> dict[str, int]:
     """Degrees of a `Workload` in terms of `job.parallel`: `tp` of attention, and `etp` if it differs."""
     own = {name: degrees[name] for name in DEGREES}
     return own if folded == 1 else {"tp": folded * own.pop("tp"), "etp": degrees["tp"]} | own
@@ -411,7 +411,7 @@ def remedy_words(remedy: Remedy, before: Workload) -> str:
     """
     spread, changed = {}, remedy.changed
     if {*DEGREES} & {*changed}:
-        spread = _as_a_case_says({name: getattr(remedy.workload, name) for name in DEGREES}, remedy.workload.folded)
+        spread = _degrees_of_case({name: getattr(remedy.workload, name) for name in DEGREES}, remedy.workload.folded)
         changed = {name: value for name, value in changed.items() if name not in DEGREES}
     changes = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in (spread | changed).items())
     now, needs = remedy.workload, f"{gigabytes_in_words(remedy.memory_bytes)} GB"

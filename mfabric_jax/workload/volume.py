@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from mfabric_jax.support.rings import ring_bytes, ring_steps
 from mfabric_jax.workload.parallel import Workload
-from mfabric_jax.workload.recompute import again_of
+from mfabric_jax.workload.recompute import recomputed_of
 
 ACTIVATION_BYTES = 2  # bf16: TP all-reduces and PP transfers
 PASSES = 2  # forward and backward
@@ -178,7 +178,7 @@ def context_bytes(workload: Workload) -> float:
 def context_rounds(workload: Workload) -> int:
     """Return how often keys and values go around the ring per block: 1 forward, 2 backward (with gradients), and 1 if
     attention is recomputed."""
-    return 3 + ("attention" in again_of(workload.recompute).parts)
+    return 3 + ("attention" in recomputed_of(workload.recompute).parts)
 
 
 def iteration_bytes(workload: Workload) -> dict[str, float]:
@@ -191,7 +191,7 @@ def iteration_bytes(workload: Workload) -> dict[str, float]:
     - CP: keys and values, and their gradients, around every context-parallel ring.
     """
     model, replicas = workload.architecture, workload.dp * workload.ep
-    again = again_of(workload.recompute)
+    again = recomputed_of(workload.recompute)
     rounds = PASSES + again.exchanges  # how often a micro-batch goes through its all-to-alls
     element = workload.dispatch_bytes_per_selection + workload.combine_bytes_per_selection
     leaving = workload.selections * (workload.ep - 1) / workload.ep

@@ -142,7 +142,7 @@ LOADERS = {  # who may load, run or unpickle what is named elsewhere: docs/forma
     ),
     *("apps/sweep/design_space.py", "traffic/recording.py", "commands/reproduction.py", "support/origin.py"),
     *("policies/own.py", "policies/own_modules.py", "apps/recordings/arrays.py"),
-    "report/beside.py",
+    "report/drawing_process.py",
 }
 CALLS = ("import_module", "exec_module", "__import__", "exec", "eval", "run_path", "run_module", "Popen")
 MODULES = ("pickle", "marshal", "shelve", "subprocess", "runpy", "yaml", "dill", "joblib")

@@ -14,7 +14,7 @@ from mfabric_jax.evaluate import solver as solvers
 from mfabric_jax.evaluate.circuits import WalkSteps, walk_circuits
 from mfabric_jax.evaluate.exchanges import exchanges_between
 from mfabric_jax.evaluate.rules import RELAY_TOLERANCE, CircuitSpan, First, TradeOff, trade_off_of, what_pays
-from mfabric_jax.evaluate.solver import Now, Numbered, RegionFunctions, Tables, Traced
+from mfabric_jax.evaluate.solver import Numbered, OnHost, RegionFunctions, Tables, Traced
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan, greedy, random_circuits, takes_many
 from mfabric_jax.policies.reads import ALONE, EVERYTHING
@@ -187,7 +187,7 @@ def on_the_host(policy, rule, seed, *, cold, both):
 
     keys = np.arange(blocks.sent.size) + 1000 * seed
     tables = Tables(demand, key=keys)
-    solver = Now(tables, UNIFORM, RegionFunctions(choose, drawn_plainly, seconds, None), READS[policy])
+    solver = OnHost(tables, UNIFORM, RegionFunctions(choose, drawn_plainly, seconds, None), READS[policy])
     count, before = walk_circuits(solver, rule, steps, blocks.costs, cold=cold, both=both)
     return *(solver.as_arrays(each) for each in (count, before)), solver.differ(count, before), drawn_plainly(keys)
 
@@ -327,7 +327,7 @@ def test_circuits_stay_through_blocks_without_experts_and_into_the_next_iteratio
         (True, [[9, 9, 9, 3, 3], [9] * 5], [[9, 9, 3, 3, 5], [9] * 5]),
     ):
         demand = np.arange(6)[:, None, None]
-        solver = Now(
+        solver = OnHost(
             Tables(demand), np.full((1, 1), 9), RegionFunctions(lambda one: one.demand, None, None, None), ALONE
         )
         served, there = walk_circuits(solver, "block", steps, cold=cold)
@@ -500,8 +500,10 @@ def test_a_decision_is_paid_where_nothing_hides_it():
 
 def test_every_circuit_that_is_set_up_anew_counts():
     found = given()
-    np.testing.assert_array_equal(np.asarray(found.anew)[0, ..., 0], [[0, 6], [0, 6]])
-    np.testing.assert_array_equal(np.asarray(given(first=First(cold=True)).anew)[0, 0, :, 0], [4, 6])  # 2 were there
+    np.testing.assert_array_equal(np.asarray(found.new_circuits)[0, ..., 0], [[0, 6], [0, 6]])
+    np.testing.assert_array_equal(
+        np.asarray(given(first=First(cold=True)).new_circuits)[0, 0, :, 0], [4, 6]
+    )  # 2 were there
     np.testing.assert_allclose(seconds(found, 0.25, 0.5), seconds(found, 0.25 + 6 * 0.5), rtol=RTOL)
     assert seconds(found, 0.25, 0.5)[0] > seconds(found, 0.25)[0] + 3
 
@@ -690,8 +692,12 @@ def test_dense_blocks_at_the_front_change_no_circuits():
         exchanges_between(workload, Region(4, 8.0, 6, 1.0), TOKENS, one_pair, first=First(cold=cold))
         for cold in (False, True)
     )
-    np.testing.assert_array_equal(warm.anew[0, :, :, 0], [[0, 0, 6], [0, 6, 0]])  # backward ends as forward begins
+    np.testing.assert_array_equal(
+        warm.new_circuits[0, :, :, 0], [[0, 0, 6], [0, 6, 0]]
+    )  # backward ends as forward begins
     np.testing.assert_array_equal(warm.switch[0, :, :, 0], [[False, False, True], [False, True, False]])
     np.testing.assert_array_equal(warm.count[0, 0, 0], [square({(0, 1): 6})] * 2)  # of the iteration before
-    np.testing.assert_array_equal(cold.anew[0, :, :, 0], [[0, 4, 6], [0, 6, 0]])  # uniform circuits hold two of six
+    np.testing.assert_array_equal(
+        cold.new_circuits[0, :, :, 0], [[0, 4, 6], [0, 6, 0]]
+    )  # uniform circuits hold two of six
     np.testing.assert_array_equal(cold.switch[0, :, :, 0], [[False, True, True], [False, True, False]])

@@ -11,7 +11,7 @@ from mfabric_jax import InputError
 from mfabric_jax.evaluate.asking import LANES, region_functions
 from mfabric_jax.evaluate.circuits import WalkSteps, walk_circuits
 from mfabric_jax.evaluate.rules import TradeOff
-from mfabric_jax.evaluate.solver import MOST, Memo, Now, Question, RegionFunctions, Tables
+from mfabric_jax.evaluate.solver import MOST, Memo, OnHost, Question, RegionFunctions, Tables
 from mfabric_jax.evaluate.solving import solve
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan, get, reads_of
@@ -99,7 +99,7 @@ def solver_of(counted):
         key=np.arange(KEYS)[:, None] if counted.reads.key else None,
         rates=np.arange(CASES, dtype=float)[:, None] if counted.rates else None,
     )
-    return Now(
+    return OnHost(
         tables, np.zeros((1, 1), int), RegionFunctions(counted.choose, None, counted.seconds, None), counted.reads
     )
 
@@ -165,7 +165,7 @@ def test_circuits_that_are_real_numbers_are_told_apart():
     def choose(question):
         return 0.5 * question.demand
 
-    solver = Now(
+    solver = OnHost(
         Tables(np.arange(6.0)[:, None, None]), np.full((1, 1), 2), RegionFunctions(choose, None, None, None), Reads()
     )
     steps = WalkSteps(*[np.arange(6)] + [np.zeros(6, int)] * 6)

@@ -5,9 +5,9 @@ import pytest
 
 from mfabric_jax import Case, resolve, simulate
 from mfabric_jax.case import cases
-from mfabric_jax.case.grid import Block
+from mfabric_jax.case.grid import CaseBlock
 from mfabric_jax.evaluate.rows.costs import bill_of
-from mfabric_jax.evaluate.rows.points import Points
+from mfabric_jax.evaluate.rows.points import EvaluatedBlock
 from mfabric_jax.evaluate.rows.results import at_quoted_ports
 from mfabric_jax.evaluate.whole_cluster import example_cluster
 from mfabric_jax.fabric import get
@@ -134,7 +134,7 @@ def test_each_degree_has_its_tiers():
 @pytest.mark.slow
 def test_each_degree_of_a_sweep_has_the_row_of_its_case():
     case = job("mfabric", 256, **{"circuits.reconfigure": "on-demand"})
-    swept = Points(Block(case.with_({DEGREE: DEGREES[0]}), columns={DEGREE: DEGREES})).columns()
+    swept = EvaluatedBlock(CaseBlock(case.with_({DEGREE: DEGREES[0]}), columns={DEGREE: DEGREES})).columns()
     each = [simulate(case.with_({DEGREE: degree})).rows()[0] for degree in DEGREES]
     for column in ("network_cost_usd", "iteration_s", "network_kw"):
         np.testing.assert_allclose(swept[column], [row[column] for row in each], rtol=2e-5, err_msg=column)

@@ -9,7 +9,7 @@ from mfabric_jax.report import style
 from mfabric_jax.report.charts import Chart, Curve, Panel
 from mfabric_jax.report.compared import ENERGY, PRICE, TIME_OF, against_bandwidth, cost_against_time, parts
 from mfabric_jax.report.drawing import drawn, paper
-from mfabric_jax.report.grid import arrange, last_word
+from mfabric_jax.report.grid import arrange, setting_name
 from mfabric_jax.report.html.panels import PAPER, contrast, entry, hue, on_dark
 from mfabric_jax.report.memory import memory_of_models
 from mfabric_jax.report.ranking import rankings
@@ -133,7 +133,7 @@ def test_a_label_calls_a_setting_by_what_says_something():
     ]
     assert [series.settings for series in arrange(rows).series] == [("gpu H100-SXM",), ("gpu B200",)]
     paths = ("circuits.span.length", "network.mfabric.optical_degree", "gpu.name", "name")
-    assert [*map(last_word, paths)] == ["span", "optical_degree", "gpu", "name"]
+    assert [*map(setting_name, paths)] == ["span", "optical_degree", "gpu", "name"]
 
 
 def test_memory_has_a_bar_for_every_set_up():

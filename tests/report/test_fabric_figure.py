@@ -21,6 +21,7 @@ from mfabric_jax.report.figures.grouped import classes, part_of
 from mfabric_jax.report.figures.layouts import layers
 from mfabric_jax.report.figures.networks import build_graph, colours
 from mfabric_jax.report.figures.pairs import pairs_of
+from mfabric_jax.report.numerals import count_phrase
 from tests.report import synthetic
 from tests.report.readable import assert_readable
 
@@ -200,7 +201,8 @@ def test_graphs_are_readable_and_show_every_node_and_pair():
         assert len(lines(figure)) == len(pairs)
         names = drawn.names or [str(i) for _, count in drawn.nodes for i in range(count)]
         assert Counter(names) <= Counter(words(figure))
-        assert f"{drawn.size:,} nodes, {len(drawn.tail):,} links" in " ".join(words(figure))
+        counts = f"{count_phrase(drawn.size, 'node')}, {count_phrase(len(drawn.tail), 'link')}"
+        assert counts in " ".join(words(figure))
 
 
 def test_names_without_room_are_left_out_and_this_is_said():

@@ -10,7 +10,7 @@ from mfabric_jax.report import numerals
 from mfabric_jax.report.drawing import drawn, paper
 from mfabric_jax.report.html import panels
 from mfabric_jax.report.numerals import number, percent
-from mfabric_jax.report.varied import plainest
+from mfabric_jax.report.varied import mean_bars
 from tests.report import synthetic
 
 
@@ -74,7 +74,7 @@ def test_table_page_and_pictures_print_a_value_alike(tmp_path):
     assert set(labels) == set(expected)
     tips = re.findall(r"<title>row\d+: ([^<]*)</title>", page)
     assert tips == expected
-    (axes,) = drawn.figure(plainest(rows)).axes
+    (axes,) = drawn.figure(mean_bars(rows)).axes
     assert [text.get_text() for text in axes.texts] == expected
 
 

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from mfabric_jax import Region
-from mfabric_jax.fabric.schedule import CircuitSchedule
+from mfabric_jax.fabric.circuit_schedule import CircuitSchedule
 from mfabric_jax.routing.schedule import lower_bound, schedule_time
 from tests.oracles import circuit_schedule as plain
 

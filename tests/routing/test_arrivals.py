@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.fabric.schedule import CircuitSchedule
+from mfabric_jax.fabric.circuit_schedule import CircuitSchedule
 from mfabric_jax.routing.arrived import arrivals
 from mfabric_jax.routing.schedule import schedule_time
 from mfabric_jax.timing.arrivals import block_ends

@@ -11,7 +11,7 @@ import pytest
 from scipy.optimize import linprog
 
 from mfabric_jax import Circuits, InputError, Region, all_to_all_time
-from mfabric_jax.fabric.schedule import CircuitSchedule
+from mfabric_jax.fabric.circuit_schedule import CircuitSchedule
 from mfabric_jax.routing.schedule import lower_bound, schedule_time
 from tests.lowering import text_for
 from tests.routing.schedules import EACH, KINDS, draw, drawn, made, matched, region

@@ -16,17 +16,17 @@ from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.policies import uniform
 from mfabric_jax.timing.blocks import BlockCompute
 from mfabric_jax.timing.iteration import (
-    BESIDE,
+    OTHER_KINDS,
     PORTS,
     FabricRates,
     Walked,
     all_reduce_seconds,
-    beside_of,
     compute_of,
     early,
     ends_earlier,
     expert_load,
     last_blocks,
+    other_seconds_of,
     send_seconds,
     step_seconds,
     walk_alone,
@@ -349,7 +349,7 @@ def alone(workload, seconds=SECONDS, **more):
     """What blocks take beside the rest."""
     seconds, one = jobs.of_cases((BlockSeconds(*seconds[:3]), jnp.ones(())))
     compute = compute_of(workload, seconds, one)._replace(tp_s=3 * one)
-    return jax.tree.map(lambda x: x[0], beside_of(workload, jobs.of_cases(rates(**more)), compute))
+    return jax.tree.map(lambda x: x[0], other_seconds_of(workload, jobs.of_cases(rates(**more)), compute))
 
 
 # Two stages of one block, TP 4, EP 4, one replica, two servers a stage: 5e5 tokens of 1,000. Attention: 996,000
@@ -364,7 +364,7 @@ def test_the_head_by_hand():
     # One stage of one block on two servers: forward once behind it, backward twice before it.
     workload = with_words(job(blocks=1, micro_batches=1))
     before, after = timed(workload), timed(with_words(workload, head="counted"))
-    np.testing.assert_allclose(after.walked.beside["head"][0, :, 0], [[0, HEAD_S], [2 * HEAD_S, 0]], rtol=RTOL)
+    np.testing.assert_allclose(after.walked.others["head"][0, :, 0], [[0, HEAD_S], [2 * HEAD_S, 0]], rtol=RTOL)
     np.testing.assert_allclose(after.spent["compute_s"], before.spent["compute_s"] + 3 * HEAD_S, rtol=RTOL)
     words = 2 * VOCAB * 1000 * 1000.0  # bytes of both matrices' gradients; inside: a ring of 2 ranks over 4 slices
     reduce_s = servers_of(workload, words) / SERVER + words / 4 / NVLINK
@@ -422,7 +422,7 @@ def test_experts_that_are_all_reduced_too():
     before, got = (timed(job(tp_reduces=kind)) for kind in ("attention", "all"))
     np.testing.assert_allclose(got.spent["tp_comm_s"], before.spent["tp_comm_s"] + 24, rtol=RTOL)
     np.testing.assert_allclose(got.iteration_s, before.iteration_s + 24, rtol=RTOL)
-    np.testing.assert_array_equal(alone(job(tp_reduces="all", recompute="block"))["tp"], got.walked.beside["tp"])
+    np.testing.assert_array_equal(alone(job(tp_reduces="all", recompute="block"))["tp"], got.walked.others["tp"])
 
 
 def test_keys_and_values_around_a_ring_in_a_server_and_between_servers():
@@ -503,7 +503,7 @@ def test_parameters_are_hidden_by_all_that_a_block_computes(schedule, chunks, re
         ran = region.run("B" if backward else "F", block | {"exchange": [(0, 0)] * 2 if moe else None})
         assert computed == pytest.approx(ran["computed"])  # as a plain clock has it
         np.testing.assert_allclose(walked.slots.compute_s[at], computed, rtol=RTOL)
-        np.testing.assert_allclose(walked.beside["dp"][at], [max(0.0, wire - computed), 0], rtol=RTOL, atol=1e-12)
+        np.testing.assert_allclose(walked.others["dp"][at], [max(0.0, wire - computed), 0], rtol=RTOL, atol=1e-12)
         seen.add((backward, moe, wire > computed))
     assert {(True, True, True), (True, False, True)} <= seen  # both kinds of blocks wait
 
@@ -539,8 +539,8 @@ def test_all_of_it_together_adds_up_and_is_drawn():
     busy = np.asarray(walked.slots.end - walked.slots.begin).sum((1, 2)) + walked.reduce_s + walked.step_s
     np.testing.assert_allclose(sum(walked.stage_seconds.values()), busy, rtol=RTOL)
     assert total > busy.max()
-    assert set(walked.beside) == set(BESIDE)
-    assert all(float(jnp.asarray(x).sum()) > 0 for x in walked.beside.values())
+    assert set(walked.others) == set(OTHER_KINDS)
+    assert all(float(jnp.asarray(x).sum()) > 0 for x in walked.others.values())
     plain = jax.tree.map(np.asarray, walked)
     drawn = segments(workload, plain)
     for stage in range(2):
@@ -561,7 +561,7 @@ def test_slopes_go_through():
     @eqx.filter_jit
     def total(eps_Bps):
         compute, given = BlockCompute(0.001, 0.001, 0.001, 0.0), rates()._replace(eps_Bps=eps_Bps)
-        found = beside_of(workload, jobs.of_cases(given), jobs.of_cases(compute))
+        found = other_seconds_of(workload, jobs.of_cases(given), jobs.of_cases(compute))
         return sum(x.sum() for x in found.values())
 
     slope = jax.grad(total)(jnp.asarray(SERVER))

@@ -65,7 +65,9 @@ def drawn_by_hand(demand, sizes, plan, nic_Bps):
     order; `plan(demand, known)`: (circuits_s, packets_s, first, last, turns, anew, free)."""
     where = places(DRAWN)
     shape = (*where.layer.shape, 2)
-    found = {name: np.zeros(shape) for name in ("optical", "electrical", "switch", "anew", "reconfigurations_during")}
+    found = {
+        name: np.zeros(shape) for name in ("optical", "electrical", "switch", "new_circuits", "reconfigurations_during")
+    }
     for stage in range(shape[0]):
         before = None
         for _ in range(2):  # the second time, the circuits are those that an identical iteration left
@@ -84,7 +86,7 @@ def drawn_by_hand(demand, sizes, plan, nic_Bps):
                         found["optical"][at] = circuits_s * nic_Bps / size
                         found["electrical"][at] = packets_s * nic_Bps / size
                         found["switch"][at] = free and new > 0
-                        found["anew"][at] = new + anew
+                        found["new_circuits"][at] = new + anew
                         found["reconfigurations_during"][at] = turns
                         before = last
     return found

@@ -120,7 +120,7 @@ def plain(draw, pipeline, rules, *, stretch=True):
     """The oracle's records of one draw by stage and position, and when every pass is over."""
     blocks, compute, shape = draw.blocks, draw.compute, PipelineShape(*pipeline[1:])
     experts = blocks.moe if blocks.experts is None else blocks.experts
-    beside = np.zeros_like(blocks.optical_s) if blocks.beside_s is None else blocks.beside_s
+    beside = np.zeros_like(blocks.optical_s) if blocks.others_s is None else blocks.others_s
     scores = 0 * compute.attention_s if np.ndim(compute.scores_s) == 0 else compute.scores_s
     table = {}
     for p, q, i in np.ndindex(blocks.present.shape):
@@ -373,7 +373,7 @@ def drawn(seed, pipeline, depth):
     scores = one.compute.attention_s * rng.uniform(0, 1, pipeline.stages)
     beside = seconds(rng, blocks.optical_s.shape) * (rng.random(blocks.optical_s.shape) < rng.choice([0.0, 0.3, 1.0]))
     runs = blocks.present & (one.order.kind != WEIGHT)[..., None]
-    blocks = blocks._replace(beside_s=np.where(runs[..., None], beside, 0))
+    blocks = blocks._replace(others_s=np.where(runs[..., None], beside, 0))
     dispatches = blocks.moe & (one.order.kind == FORWARD)[..., None]
     blocks = blocks._replace(counts_s=np.where(dispatches, seconds(rng, dispatches.shape), 0))
     return one._replace(blocks=blocks, compute=one.compute._replace(scores_s=scores))
@@ -389,7 +389,7 @@ DRAWN = [
     (Pipeline("1f1b", 2, 3), Rules(True, recompute="block")),
 ]
 DRAWS_OF_EACH, DEPTH = 8, 3
-PICTURED = ("begin", "inner", "turn", "active", "waiting", "runs", "held")
+PICTURED = ("begin", "inner", "reconfigure_start", "active", "waiting", "runs", "held")
 
 
 @pytest.mark.parametrize(("pipeline", "rules"), DRAWN)
@@ -418,7 +418,7 @@ def test_drawn_pipelines_agree_with_plain_clocks(pipeline, rules):
         paid += assert_records(jax.tree.map(lambda x, index=index: x[index], got), one, records)
         pairs += sum(isinstance(record, tuple) for record in records.values())
         np.testing.assert_allclose(got.end[index].max(), max(end.values()), rtol=1e-9)
-    beside = np.stack([one.blocks.beside_s for one in draws]).sum(-1)
+    beside = np.stack([one.blocks.others_s for one in draws]).sum(-1)
     parts = got.compute_s + got.tp_s + got.exchange_s + got.paid_s + beside
     assert (got.exchange_s > -1e-9).all()
     assert (parts.sum((2, 3)) <= got.end.max((2, 3)) + 1e-9).all()
@@ -458,7 +458,7 @@ def test_all_to_alls_of_a_pair_take_turns_and_find_the_circuits_of_the_other_pas
             for (at, which), now, then in zip(ran, size, [None if cold else size[-1], *size[:-1]], strict=True):
                 assert found.switch[stage, at, 0, which] == (now != then)
                 if then is not None:
-                    assert found.anew[stage, at, 0, which] == abs(now - then) / 2
+                    assert found.new_circuits[stage, at, 0, which] == abs(now - then) / 2
             assert [size[at] != size[at - 1] for at in range(8, 12)] == [True] * 4
 
 

@@ -204,7 +204,7 @@ def assert_whole(workload, found, slots):
 def assert_turns(workload, found, slots, blocks, delay_s):
     """A reconfiguration from every finite turn, for the delay or until the next."""
     for stage in range(workload.pp):
-        told = slots.turn[stage][blocks.switch[stage] & blocks.moe[stage][..., None]]
+        told = slots.reconfigure_start[stage][blocks.switch[stage] & blocks.moe[stage][..., None]]
         told = np.unique(told[np.isfinite(told)])
         ends = np.minimum(told + delay_s, [*told[1:], np.inf])
         turns = spans(found, stage=stage, kind="reconfigure")

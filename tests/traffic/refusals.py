@@ -77,8 +77,8 @@ def sending(**given):
 
 def in_room(**changed):
     """Tokens of 8 experts placed in another room."""
-    room = SlotLayout(2, 1, 8, 8)._replace(**changed)
-    return lambda: tokens_by_slot(Tokens(np.ones((2, 1, 1, 2, 8)), "counted"), room, placement_policy("hierarchical"))
+    layout = SlotLayout(2, 1, 8, 8)._replace(**changed)
+    return lambda: tokens_by_slot(Tokens(np.ones((2, 1, 1, 2, 8)), "counted"), layout, placement_policy("hierarchical"))
 
 
 def devices(*experts, **layer):

@@ -64,8 +64,8 @@ def test_copies_go_to_the_heaviest_and_groups_stay_on_a_server():
 def test_slots_hold_every_expert_and_what_it_gets(name):
     count = np.random.default_rng(1).integers(0, 50, (3, 2, 2, 4, 8))
     tokens = Tokens(count, "drawn", count[0] + 1)
-    room = SlotLayout(4, 2, 12, 8)
-    found = tokens_by_slot(tokens, room, placement_policy(name), every=2)
+    layout = SlotLayout(4, 2, 12, 8)
+    found = tokens_by_slot(tokens, layout, placement_policy(name), every=2)
     for i, layer in np.ndindex(3, 2):
         slots = found.slots[i, layer].tolist()
         assert sorted(set(slots)) == list(range(8))
@@ -74,7 +74,7 @@ def test_slots_hold_every_expert_and_what_it_gets(name):
     # iterations 0 and 1 are placed on the one before the first, 2 on 1
     seen = [tokens.before, count[1]]
     for served, loads in zip((0, 2), seen, strict=True):
-        own = [placement_policy(name)(loads[layer].sum(axis=0), room) for layer in range(2)]
+        own = [placement_policy(name)(loads[layer].sum(axis=0), layout) for layer in range(2)]
         np.testing.assert_array_equal(found.slots[served], own)
     np.testing.assert_array_equal(found.slots[0], found.slots[1])
     before = np.stack([tokens.before, count[0], count[1]])
@@ -83,30 +83,30 @@ def test_slots_hold_every_expert_and_what_it_gets(name):
 
 def test_known_loads_windows_and_what_is_not_known():
     count = np.arange(2 * 8).reshape(2, 1, 1, 1, 8) % 5
-    tokens, room = Tokens(np.repeat(count, 2, axis=3), "counted"), SlotLayout(2, 1, 8, 8)
+    tokens, layout = Tokens(np.repeat(count, 2, axis=3), "counted"), SlotLayout(2, 1, 8, 8)
     policy = placement_policy("longest-processing-time")
-    assert tokens_by_slot(tokens, room, policy).slots[0, 0].tolist() == list(range(8))  # nothing is known
-    now = tokens_by_slot(tokens, room, policy, on="now").slots[0, 0]
-    np.testing.assert_array_equal(now, policy(tokens.count[:, 0].sum(axis=(0, 1)), room))
-    wide = tokens_by_slot(tokens, room, policy, every=1, window=5).slots[1, 0]
-    np.testing.assert_array_equal(wide, policy(tokens.count[:1, 0].sum(axis=(0, 1)), room))
+    assert tokens_by_slot(tokens, layout, policy).slots[0, 0].tolist() == list(range(8))  # nothing is known
+    now = tokens_by_slot(tokens, layout, policy, on="now").slots[0, 0]
+    np.testing.assert_array_equal(now, policy(tokens.count[:, 0].sum(axis=(0, 1)), layout))
+    wide = tokens_by_slot(tokens, layout, policy, every=1, window=5).slots[1, 0]
+    np.testing.assert_array_equal(wide, policy(tokens.count[:1, 0].sum(axis=(0, 1)), layout))
 
 
 def test_replicas_hold_the_same_experts():
     count = np.random.default_rng(7).integers(0, 50, (2, 2, 1, 4, 8, 2))
     replicas = [Tokens(count[..., at], "drawn", count[0, ..., at]) for at in range(2)]
-    room, policy = SlotLayout(4, 2, 8, 8), placement_policy("longest-processing-time")
-    found = replicas_by_slot(replicas, room, policy, every=1)
-    both = tokens_by_slot(Tokens(count.sum(axis=-1), "both", count[0].sum(axis=-1)), room, policy, every=1)
+    layout, policy = SlotLayout(4, 2, 8, 8), placement_policy("longest-processing-time")
+    found = replicas_by_slot(replicas, layout, policy, every=1)
+    both = tokens_by_slot(Tokens(count.sum(axis=-1), "both", count[0].sum(axis=-1)), layout, policy, every=1)
     for one, tokens in zip(found, replicas, strict=True):
         np.testing.assert_array_equal(one.slots, both.slots)
         np.testing.assert_array_equal(one.count, in_slots(tokens.count, both.slots))
 
 
 def test_what_moves_by_hand():
-    room = SlotLayout(ranks=4, ranks_per_server=2, slots=8, groups=4)  # 4 experts; before: 00 11 22 33
+    layout = SlotLayout(ranks=4, ranks_per_server=2, slots=8, groups=4)  # 4 experts; before: 00 11 22 33
     slots = np.array([[[0, 1, 1, 0, 2, 0, 3, 3]], [[0, 1, 1, 0, 2, 0, 3, 3]], [[1, 0, 2, 0, 2, 0, 3, 3]]])
-    moved = expert_moves(slots, room, every=2)
+    moved = expert_moves(slots, layout, every=2)
     first = np.zeros((4, 4))
     first[1, 0] = 1  # expert 1 to rank 0 from its neighbour, expert 0 to rank 1, and to rank 2 from elsewhere
     first[0, 1] = first[0, 2] = 1
@@ -117,10 +117,10 @@ def test_what_moves_by_hand():
     np.testing.assert_array_equal(moved[2, 0], then / 2)
 
 
-def ports(rows, slots, room):
+def ports(rows, slots, layout):
     """What the busiest server sends or receives, plainly."""
-    each, side = room.slots // room.servers, room.ranks_per_server
-    sent, received = [0.0] * room.servers, [0.0] * room.servers
+    each, side = layout.slots // layout.servers, layout.ranks_per_server
+    sent, received = [0.0] * layout.servers, [0.0] * layout.servers
     for source, row in enumerate(rows):
         for slot, expert in enumerate(slots):
             a, b = source // side, slot // each
@@ -132,17 +132,17 @@ def ports(rows, slots, room):
 
 def test_with_circuits_the_busiest_server_has_less_to_carry():
     draw, over = np.random.default_rng(5), []
-    room = SlotLayout(ranks=3, ranks_per_server=1, slots=6, groups=6)
+    layout = SlotLayout(ranks=3, ranks_per_server=1, slots=6, groups=6)
     for _ in range(12):
         rows = draw.lognormal(size=(3, 6))
         load = rows.sum(axis=0).tolist()
-        start, found = (policy(rows, room).tolist() for policy in (hierarchical, with_circuits))
+        start, found = (policy(rows, layout).tolist() for policy in (hierarchical, with_circuits))
         most = MORE * busiest(load, start, 3)
         assert busiest(load, found, 3) <= most * (1 + 1e-9)
         legal = [list(some) for some in itertools.permutations(range(6)) if busiest(load, list(some), 3) <= most]
-        best = min(ports(rows.tolist(), some, room) for some in legal)
-        assert best * (1 - 1e-9) <= ports(rows.tolist(), found, room) <= ports(rows.tolist(), start, room)
-        over.append((ports(rows.tolist(), found, room) / best, ports(rows.tolist(), start, room) / best))
+        best = min(ports(rows.tolist(), some, layout) for some in legal)
+        assert best * (1 - 1e-9) <= ports(rows.tolist(), found, layout) <= ports(rows.tolist(), start, layout)
+        over.append((ports(rows.tolist(), found, layout) / best, ports(rows.tolist(), start, layout) / best))
     found, start = np.mean(over, axis=0)
     assert found < 1.1 < start
     assert with_circuits(rows, SlotLayout(3, 3, 6, 6)).tolist() == hierarchical(rows, SlotLayout(3, 3, 6, 6)).tolist()
@@ -152,9 +152,9 @@ def test_longest_processing_time_levels_measured_loads_of_deepseek_r1():
     """The figures of docs/placement.md, on the traffic that compare draws by default, means of all blocks."""
     job = workload.get("deepseek-r1")
     tokens = traffic.measured_tokens(job, iterations=2, micro_batches=1, drift=0.05, seed=0)
-    room = SlotLayout(job.ep, job.ranks_per_server, 256, 256)
+    layout = SlotLayout(job.ep, job.ranks_per_server, 256, 256)
     first, lpt = Tokens(tokens.count[:1], "first"), placement_policy("longest-processing-time")
-    known = tokens_by_slot(first, room, lpt, on="now")
-    past = tokens_by_slot(tokens.after_the_first(), room, lpt)
+    known = tokens_by_slot(first, layout, lpt, on="now")
+    past = tokens_by_slot(tokens.after_the_first(), layout, lpt)
     loads = [float(one.rank_load_over_mean(job.ep).mean()) for one in (first, known, past)]
     np.testing.assert_allclose(loads, [1.67, 1.12, 1.16], atol=0.01)

@@ -10,7 +10,7 @@ from mfabric_jax.workload import get_gpu, memory_of, models
 from mfabric_jax.workload.compute import block_seconds
 from mfabric_jax.workload.kernels import kernel_seconds
 from mfabric_jax.workload.parallel import Workload
-from mfabric_jax.workload.recompute import LEVELS, PARTS, again_of
+from mfabric_jax.workload.recompute import LEVELS, PARTS, recomputed_of
 
 JOB = Workload("v3", models.DEEPSEEK_V3, 1, 1, 4, 64, 256, micro_batch=1, micro_batches=8)
 H100 = get_gpu("H100-SXM")
@@ -37,17 +37,17 @@ def test_one_list_of_operations_serves_both_directions(recompute):
 
 
 def test_levels_hold_more_and_more_and_parts_can_be_joined():
-    assert [sorted(again_of(level).parts) for level in LEVELS] == [
+    assert [sorted(recomputed_of(level).parts) for level in LEVELS] == [
         [],
         ["activation", "mla-up", "norm"],
         ["attention"],
         sorted(PARTS),
     ]
-    joined = again_of("norm+activation+mla-up")
-    assert joined == again_of("light")
+    joined = recomputed_of("norm+activation+mla-up")
+    assert joined == recomputed_of("light")
     assert (joined.attention, joined.inner, joined.exchanges, joined.whole) == (True, True, False, False)
-    assert again_of("moe").exchanges
-    assert not again_of("moe").attention
+    assert recomputed_of("moe").exchanges
+    assert not recomputed_of("moe").attention
 
 
 @pytest.mark.parametrize("value", ["norms", "norm+", "", "norm,moe", "light+moe"])
@@ -83,16 +83,16 @@ def test_up_projections_by_their_flops():
 def test_activations_are_made_again_before_experts_and_their_all_to_alls_only_with_moe():
     plain, gated, moe = (of("backward", recompute) for recompute in ("none", "activation", "moe"))
     experts = [op for op in gated if isinstance(op, BlockWork) and op.kind == "experts"]
-    assert experts[0].of == ("inner again", "inner inputs", "inner weights")
+    assert experts[0].bases == ("inner again", "inner inputs", "inner weights")
     assert [op for op in gated if isinstance(op, Send)] == [op for op in plain if isinstance(op, Send)]
     sent = [(op.label, op.again) for op in moe if isinstance(op, Send)]
     assert sent[:2] == [("dispatch again", True), ("combine again", True)]
-    assert not any("attention again" in op.of for op in moe if isinstance(op, BlockWork))
+    assert not any("attention again" in op.bases for op in moe if isinstance(op, BlockWork))
 
 
 def test_gradients_of_weights_that_are_not_delayed_come_with_those_of_inputs():
     late, early = (pair("none", delayed) for delayed in (True, False))
     weights = [op for _, _, op in late if isinstance(op, BlockWork) and op.off]
-    assert [op.of for op in weights] == [("inner weights",), ("attention weights",)]
+    assert [op.bases for op in weights] == [("inner weights",), ("attention weights",)]
     assert not any(isinstance(op, BlockWork) and op.off for _, _, op in early)
-    assert sum(("inner weights" in op.of) for _, _, op in early if isinstance(op, BlockWork)) == 1
+    assert sum(("inner weights" in op.bases) for _, _, op in early if isinstance(op, BlockWork)) == 1

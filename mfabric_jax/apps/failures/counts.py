@@ -126,7 +126,7 @@ class ClusterParts(NamedTuple):
         if kind == "nvswitch":
             return self.nvswitches
         if self.group.over_graph:
-            return graph_devices(self.group.of).get(kind, 0)
+            return graph_devices(self.group.graph_file).get(kind, 0)
         if kind in LINKS:
             return self.links(kind)
         tree = self.cluster_links.tree

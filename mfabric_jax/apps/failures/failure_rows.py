@@ -182,7 +182,7 @@ def faster_by(healthy: Exchanges, hit: Struck, slow_down: float | None, unsplit:
     failed, stage, left = hit.solved, hit.stage, hit.left
     shorter = _total(failed.load[since:, stage]) < _total(healthy.load[since:, stage])
     calmer = _total(failed.switch[since:, stage]) < _total(healthy.switch[since:, stage])
-    chosen = healthy.anew is not None
+    chosen = healthy.new_circuits is not None
     carried = "circuits that fit better" if chosen or left.kind != "link" else "wider paths around it"
     if left.moved:
         carried = "NICs of the spare, and those that were idle" if unsplit else "NICs of the spare"

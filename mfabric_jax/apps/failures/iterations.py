@@ -32,7 +32,7 @@ from mfabric_jax.evaluate.demands import BetweenServers
 from mfabric_jax.evaluate.links import at_unit_bandwidth, in_phases, with_acks
 from mfabric_jax.evaluate.on_circuits import OnCircuits
 from mfabric_jax.evaluate.problem import Problem, check_dtype, link_group
-from mfabric_jax.evaluate.resolving.limits import check_beside
+from mfabric_jax.evaluate.resolving.limits import check_modelled
 from mfabric_jax.evaluate.resolving.resolve import resolve
 from mfabric_jax.evaluate.solving import problem_at, solve
 from mfabric_jax.fabric import Circuits, Region, degrade
@@ -122,7 +122,7 @@ class Failures:
 def failures_of(case: Case) -> Failures:
     """Return the checked failures of a case. Raise `InputError` for a failure that cannot happen or is not modelled."""
     options, resolved = case.failures, resolve(case)
-    check_beside("failures", resolved.case)
+    check_modelled("failures", resolved.case)
     if options.kinds is not None:
         names("failures.kinds", options.kinds, KINDS)
     nvswitches = case.gpu.nvswitches
@@ -338,8 +338,8 @@ def _with_stages(healthy: Exchanges, failed: Exchanges, stage: int, left: Degrad
     """Replace the healthy all-to-alls of the affected stage (or of all) with the failed ones; traffic inside servers
     runs on the NVLink that is left."""
     here = slice(None), slice(None) if left.everywhere else stage
-    if healthy.anew is not None and failed.anew is not None:
-        healthy = healthy._replace(anew=put(healthy.anew, here, failed.anew[here]))
+    if healthy.new_circuits is not None and failed.new_circuits is not None:
+        healthy = healthy._replace(new_circuits=put(healthy.new_circuits, here, failed.new_circuits[here]))
     return healthy._replace(
         optical=put(healthy.optical, here, failed.optical[here]),
         electrical=put(healthy.electrical, here, failed.electrical[here]),

@@ -31,7 +31,7 @@ from mfabric_jax.traffic.scenarios import expected_demand
 TEMPERATURE = 0.03  # softness of the largest link time, in degree bounds
 UNDECIDED = 0.05  # softness of the choice to keep or change circuits, in degree bounds
 LEAST_DELAY, MOST_DELAY = 0.01, 30.0  # range of training delays, in degree bounds; a quarter of the chains have none
-AT_ONCE = 0.25  # fraction of chains without a delay
+FREE_PART = 0.25  # fraction of chains without a delay
 ONLY_POPULAR = 0.5  # fraction of predictions that know only the popularity of receivers
 
 
@@ -101,8 +101,8 @@ def draw_chain(
         is_noisy = part[3] < noisy_share
         forecast, sigma = jnp.where(is_noisy, noisy, guess), jnp.where(is_noisy, sigma, error)
     bound = degree_bound(region, demands.mean(0))
-    ratio = LEAST_DELAY * (MOST_DELAY / LEAST_DELAY) ** ((part[4] - AT_ONCE) / (1 - AT_ONCE))
-    delay_s = jnp.where(part[4] < AT_ONCE, 0, ratio) * bound if steps > 1 else jnp.zeros((), jnp.float32)
+    ratio = LEAST_DELAY * (MOST_DELAY / LEAST_DELAY) ** ((part[4] - FREE_PART) / (1 - FREE_PART))
+    delay_s = jnp.where(part[4] < FREE_PART, 0, ratio) * bound if steps > 1 else jnp.zeros((), jnp.float32)
     region = _with_delay(region, delay_s)
     hidden = jnp.maximum(2 * part[5] - 1, 0) * delay_s  # half of the chains hide nothing
     return Chain(region, demands, forecast, sigma, hidden.astype(jnp.float32))

@@ -25,7 +25,7 @@ from mfabric_jax.traffic.samplers import SPLITS, split_key, split_records
 from mfabric_jax.traffic.scenarios import error_of
 
 POOL = 192  # most demands that a pool takes from one source
-AT_ONCE = 24  # demands drawn at a time; gates need much memory
+DRAWN_AT_ONCE = 24  # demands drawn at a time; gates need much memory
 OTHER_SEEDS = 1_000_003  # added to the seed of NumPy's draws for every split after the first
 FOLDED = ("deepseek-r1", "qwen-moe-ep16")  # models of the measured tables; their ranks fold to servers
 MEAN_OF = 256  # draws that the mean demand of a drawn workload averages
@@ -104,7 +104,9 @@ def _from_families(servers: int, key: jax.Array) -> list[np.ndarray]:
     usual = draw_demands(keys, jnp.arange(len(keys)) % len(FAMILIES), servers)
     parts = [np.asarray(usual)[first :: len(FAMILIES)] for first in range(len(FAMILIES))]
     for family in BROAD.values():
-        some = [draw_family(keys[first : first + AT_ONCE], family, servers) for first in range(0, POOL, AT_ONCE)]
+        some = [
+            draw_family(keys[first : first + DRAWN_AT_ONCE], family, servers) for first in range(0, POOL, DRAWN_AT_ONCE)
+        ]
         parts.append(np.concatenate(some))
     return parts
 

@@ -25,7 +25,7 @@ from jaxtyping import Array, Bool, Float, Int
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, not_negative, of_type, one_of, positive, whole
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.fabric.region import circuits_anew, legality
+from mfabric_jax.fabric.region import legality, new_circuits
 from mfabric_jax.policies import Policy, round_scores, uniform
 from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound
 from mfabric_jax.routing.demand import demands_between_servers
@@ -391,7 +391,7 @@ class Trajectory(NamedTuple):
 
 def change_s(before: Int[Array, "S S"], after: Int[Array, "S S"], delay_s: Array, each_s) -> Float[Array, ""]:
     """Return the seconds of a change: `delay_s`, plus `each_s` per new circuit; minus infinity if nothing changes."""
-    anew = circuits_anew(before, after).astype(delay_s.dtype)
+    anew = new_circuits(before, after).astype(delay_s.dtype)
     return jnp.where(jnp.any(after != before), delay_s + each_s * anew, -jnp.inf)
 
 

@@ -28,10 +28,10 @@ from mfabric_jax.checks import (
     check_together,
     check_unread,
     distinct,
+    fraction,
     names,
     not_negative,
     one_of,
-    part,
     positive,
     whole,
 )
@@ -175,7 +175,7 @@ def _check(config: "Scoreboard | Evaluation", sizes: str, many: str) -> None:
     check_together(**{many: whole(many, getattr(config, many)), f"{sizes}^2": most**2})
     whole("optical_degree", config.optical_degree, at_least=0)
     whole("electrical_nics", config.electrical_nics)
-    part("relay_efficiency", config.relay_efficiency)
+    fraction("relay_efficiency", config.relay_efficiency)
     whole("seed", config.seed, at_least=0)
     for name in config.policies:
         policies.get_checked(name, getattr(config, sizes), config.optical_degree, routing="split")

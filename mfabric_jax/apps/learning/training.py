@@ -55,10 +55,10 @@ from mfabric_jax.traffic.scenarios import expected_demand
 CHECKPOINT, METRICS, TRAINED_POLICY = "checkpoint", "metrics.jsonl", "trained.policy"
 HELD_OUT_STEPS = 60  # gradient steps towards shares on held-out demand
 HELD_OUT = 96  # held-out demands per size
-BEHIND = 2**32 - 1  # minus the number of servers: random stream of held-out batches, beyond all steps
+HELD_OUT_STREAM = 2**32 - 1  # minus the number of servers: random stream of held-out batches, beyond all steps
 CERTAIN = 1 / 5  # fraction of forecasts without errors
 OBJECTIVES = ("all-to-all", "forecast", "iteration")
-TOLD = 0.5  # fraction of chains whose forecasts are the true demand with errors; the others predict
+NOISY_PART = 0.5  # fraction of chains whose forecasts are the true demand with errors; the others predict
 RECORDED_PART = 0.5  # fraction of chains from the recording, if there is one
 WINDOWS = 512  # most chains taken from a recording
 WHOLE_AFTER = 0.5  # fraction of the steps after which circuits count as whole ones
@@ -196,11 +196,10 @@ def chains_of(
         if recorded is not None:
             order = jax.random.permutation(keys[0], servers)
             taken = recorded[jax.random.randint(keys[1], (), 0, len(recorded))][:, order][:, :, order]
-        share_length = TOLD, config.length
-        chain = draw_chain(keys[2], lesson.region, lesson.demand, None, share_length[1], lesson.sigma, share_length[0])
+        chain = draw_chain(keys[2], lesson.region, lesson.demand, None, config.length, lesson.sigma, NOISY_PART)
         if taken is None:
             return chain
-        other = draw_chain(keys[2], lesson.region, lesson.demand, taken, share_length[1], lesson.sigma, share_length[0])
+        other = draw_chain(keys[2], lesson.region, lesson.demand, taken, config.length, lesson.sigma, NOISY_PART)
         use = _part(keys[3]) < RECORDED_PART
         return jax.tree.map(lambda a, b: jnp.where(use, a, b), other, chain)
 
@@ -501,7 +500,7 @@ def _judge_run(
 ) -> tuple[TrainingProgress, Line]:
     model, line = model_of(run.state), {}
     for servers, pooled in pools.items():
-        key = _fold(config.seed, BEHIND - servers)
+        key = _fold(config.seed, HELD_OUT_STREAM - servers)
         usual = dataclasses.replace(config.of_programs(), batch=HELD_OUT, varied=0.0)
         if config.objective == "all-to-all" or isinstance(model, Index):
             times = _times(model, lessons(key, pooled.single, usual, servers), config.routing)

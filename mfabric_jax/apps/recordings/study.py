@@ -160,7 +160,7 @@ def answers(study: Studied) -> dict[str, list[str]]:
         CIRCUITS: [*_circuits(study), *_rests_on(study)],
         AHEAD: _ahead(study),
         HELD: _contents(study),
-        UNKNOWN: unknown(study) or ["Nothing that these answers depend on."],
+        UNKNOWN: unknown_facts(study) or ["Nothing that these answers depend on."],
     }
 
 
@@ -323,7 +323,7 @@ def _span(ahead: tuple[int, int | None]) -> str:
     return f"{records} record{plural}" + ("" if iterations is None else f" ({iterations} iterations)")
 
 
-def unknown(study: Studied) -> list[str]:
+def unknown_facts(study: Studied) -> list[str]:
     """Return what was not recorded or does not fit, and which answers depend on it."""
     recording, lines = study.recording, []
     if recording.sources is Sources.UNKNOWN:

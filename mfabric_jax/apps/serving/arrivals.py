@@ -48,9 +48,9 @@ AZURE = Form("Azure", ("timestamp", "contexttokens", "generatedtokens"), None)
 BURST = Form("BurstGPT", ("timestamp", "request tokens", "response tokens"), "s")
 MOONCAKE = Form("Mooncake", ("timestamp", "input_length", "output_length"), "ms", block=512)
 BAILIAN = Form("Qwen-Bailian", MOONCAKE.columns, "s", block=16)
-BESIDE_COLUMNS = ("session id", "elapsed time", "model", "total tokens", "log type", "numimages", "")  # in public logs
+IGNORED_COLUMNS = ("session id", "elapsed time", "model", "total tokens", "log type", "numimages", "")  # in public logs
 CHAT = {"chat_id", "parent_chat_id", "turn"}  # fields of Qwen-Bailian that Mooncake does not have
-BESIDE = (*MOONCAKE.columns, "hash_ids", "type", *CHAT)
+KNOWN_FIELDS = (*MOONCAKE.columns, "hash_ids", "type", *CHAT)
 USUAL_RATES = 0.005, 10.0  # requests/s; public logs with numeric times have 0.03 (in their first minutes) to 7
 SINCE_1970 = {"s": 10**9, "ms": 10**12, "us": 10**15, "ns": 10**18}  # timestamps of 2001; ten times that is 2286
 BLOCKS = [2**power for power in range(21)]  # tokens per block that are tried
@@ -176,7 +176,7 @@ def _rows(lines: Iterator[str], named: str, unread: dict[str, None]) -> tuple[Fo
                 raise InputError(
                     f"{named} must have the column {twice[0]!r} once, got it {columns.count(twice[0])} times."
                 )
-            unread.update(dict.fromkeys(name for name in columns if name not in (*form.columns, *BESIDE_COLUMNS)))
+            unread.update(dict.fromkeys(name for name in columns if name not in (*form.columns, *IGNORED_COLUMNS)))
             return form, _table(lines, named, columns, form.columns, moment)
     begins = f"{named} begins with neither the columns of Azure or BurstGPT nor an object of Mooncake"
     raise InputError(f"{begins}, got {first.strip()!r:.60}; {GIVE}.")
@@ -215,7 +215,7 @@ def _objects(lines: Iterator[str], named: str, form: Form, unread: dict[str, Non
         if bool(CHAT & set(table)) != (form is BAILIAN):
             wanted, other = ("none of", "has some") if form is BAILIAN else ("one of", "has none")
             raise InputError(f"{where} has {wanted} {', '.join(sorted(CHAT))}, line 1 {other}: separate the two logs.")
-        unread.update(dict.fromkeys(name for name in table if name not in BESIDE))
+        unread.update(dict.fromkeys(name for name in table if name not in KNOWN_FIELDS))
         when, prompt, answer = (table[name] for name in form.columns)
         blocks = table.get("hash_ids", [])
         if not isinstance(blocks, list) or not all(isinstance(block, int | str) for block in blocks):

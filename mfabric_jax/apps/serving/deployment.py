@@ -8,9 +8,9 @@ import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.apps.serving import step as parts
+from mfabric_jax.apps.serving.expert_load import busiest_over_mean, place_experts, slots_of
 from mfabric_jax.apps.serving.families import Family, family
 from mfabric_jax.apps.serving.group import Crossing, ServingGroup, check_links, crossing_of, group_of, lanes_of
-from mfabric_jax.apps.serving.loads import busiest_over_mean, place_experts, slots_of
 from mfabric_jax.apps.serving.step import ServingModel, ServingRates, StepSeconds, Wires
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError, Misfit
@@ -82,7 +82,7 @@ class GpuPool:
 
     def wires(self, nic_gbps: Any) -> Wires:
         """Return the kernels on NICs of this bandwidth."""
-        hidden = self.model.of.hidden
+        hidden = self.model.architecture.hidden
         sizes = (
             self.family.wire_bytes(hidden, self.precision),
             self.family.wire_bytes(hidden, self.combined, combine=True),
@@ -94,7 +94,7 @@ class GpuPool:
     def uneven(self) -> tuple[float, float]:
         """Return the busiest GPU's load over the mean, averaged over layers: as placed, and with experts in order."""
         model = self.model
-        in_order = place_experts(model.of, model.gpus, model.load.slots, self.taken.shares, placed=False)
+        in_order = place_experts(model.architecture, model.gpus, model.load.slots, self.taken.shares, placed=False)
         return busiest_over_mean(model.load), busiest_over_mean(in_order)
 
     @functools.cached_property
@@ -186,8 +186,8 @@ class Deployment:
 
     def tpot_for_limit_s(self, numbers: StepInputs) -> Any:
         """Return the seconds from token to token to compare with a limit: the band's slow end, or as predicted
-        (`by_of`)."""
-        return slower(self.case, "tpot") * self.decoding(numbers).tpot_s
+        (`limit_basis`)."""
+        return limit_factor(self.case, "tpot") * self.decoding(numbers).tpot_s
 
     def steady(self) -> "Deployment":
         """Return the deployment with every choice fixed that depends on the batch."""
@@ -236,7 +236,7 @@ class Deployment:
 
     def pass_for_limit_s(self, nic_gbps: Any) -> Any:
         """Return the seconds of a prefill pass to compare with a limit, as in `tpot_for_limit_s`."""
-        return slower(self.case, "prefill") * self.prefilling(nic_gbps).step_s
+        return limit_factor(self.case, "prefill") * self.prefilling(nic_gbps).step_s
 
     @property
     def prompt(self) -> int:
@@ -272,7 +272,7 @@ class Deployment:
     def weight_bytes(self, pool: GpuPool) -> float:
         """Return the weights of a GPU [B]: attention (split by tp), dense and shared FFNs, its experts, router,
         embedding and head. A drafting block adds one block with experts and its MTP projection (`joining_params`)."""
-        facts, model = pool.model.of, pool.model
+        facts, model = pool.model.architecture, pool.model
         blocks, moe = facts.blocks + model.drafting, len(facts.moe_blocks) + model.drafting
         inner = blocks * facts.attention_params / model.tp + model.dense_layers * facts.dense_params
         inner += moe * (facts.shared_params + model.load.slots * facts.expert_params)
@@ -303,7 +303,7 @@ class Deployment:
     def request_bytes(self, context: Any) -> Any:
         """Return the bytes of one request's cache on each GPU that computes its attention."""
         model = self.decode.model
-        latents = all(isinstance(kind, parts.Latent) for kind, _ in model.of.attention.shares)
+        latents = all(isinstance(kind, parts.Latent) for kind, _ in model.architecture.attention.shares)
         return parts.cache_bytes(model) * context / (1 if latents else model.tp) + parts.state_bytes(model) / model.tp
 
     def memory_bytes(self, requests: Any, context: Any) -> Any:
@@ -345,15 +345,15 @@ def prompt_of(case: Case) -> int:
     return max(1, round(serving.context)) if serving.prompt is None else serving.prompt
 
 
-def by_of(case: Case) -> str:
+def limit_basis(case: Case) -> str:
     """Return `serving.by`. Unless stated, it is "high" (the band's slow end) if `serving.tpot_ms` is a limit."""
     return case.serving.by or ("predicted" if case.serving.tpot_ms is None else "high")
 
 
-def slower(case: Case, what: str) -> float:
+def limit_factor(case: Case, what: str) -> float:
     """Return the factor to apply to predicted seconds before they are compared with a limit. `what`: a key of
     `MEASURED_OVER_PREDICTED`."""
-    return parts.MEASURED_OVER_PREDICTED[what][1] if by_of(case) == "high" else 1.0
+    return parts.MEASURED_OVER_PREDICTED[what][1] if limit_basis(case) == "high" else 1.0
 
 
 def deployment(case: Case) -> Deployment:

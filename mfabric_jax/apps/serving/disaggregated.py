@@ -28,8 +28,8 @@ from mfabric_jax.apps.serving.deployment import (
     pool_of,
     prefill_pool,
 )
+from mfabric_jax.apps.serving.expert_load import SURE, Copies, ExpertLoad, group_chances, place_experts, slots_of
 from mfabric_jax.apps.serving.group import Crossing, ServingGroup, crossing_of_copies, group_of, lanes_of
-from mfabric_jax.apps.serving.loads import SURE, Copies, ExpertLoad, group_chances, place_experts, slots_of
 from mfabric_jax.apps.serving.step import ServingModel, StepSeconds
 from mfabric_jax.case import Case
 from mfabric_jax.checks import Misfit
@@ -99,7 +99,7 @@ class Split(Deployment):
         attention, experts = self.counts
         at_experts = tokens * attention / experts
         computed = parts.experts_s(model, rate, at_experts) + parts.ffn_s(
-            model, rate, at_experts, model.of.shared_hidden
+            model, rate, at_experts, model.architecture.shared_hidden
         )
         out_s = wires.call_s(tokens, combine=False)
         back_s = wires._replace(crossing=self.back).call_s(tokens, combine=True)
@@ -141,9 +141,9 @@ class Split(Deployment):
         model, wires, drafts = pool.model, pool.wires(numbers.nic_gbps), serving.drafts.tokens
         tokens = array_module(*numbers).asarray(numbers.batch, float)
         stages = self.stages(numbers, tokens, how)
-        count, moe = self.micro_batches(self.stages(numbers, tokens)), len(model.of.moe_blocks)
+        count, moe = self.micro_batches(self.stages(numbers, tokens)), len(model.architecture.moe_blocks)
         dense = self._attention_s(numbers, rate, wires, tokens) + parts.norms_s(model, rate, tokens)
-        dense = dense + parts.ffn_s(model, rate, tokens, model.of.dense_hidden)
+        dense = dense + parts.ffn_s(model, rate, tokens, model.architecture.dense_hidden)
         head = parts.head_s(model, rate, tokens)
         outside_moe_s = count * (model.dense_layers * dense + head) + numbers.host_s
         layer = stages.layer_s(count)
@@ -186,8 +186,8 @@ class Split(Deployment):
     def expert_bytes(self) -> float:
         """Weights of an expert GPU [B]: its routed experts, and a copy of the shared ones."""
         model = self.decode.model
-        layers = len(model.of.moe_blocks) + model.drafting
-        each = model.of.shared_params + model.load.slots * model.of.expert_params
+        layers = len(model.architecture.moe_blocks) + model.drafting
+        each = model.architecture.shared_params + model.load.slots * model.architecture.expert_params
         return model.weight_bytes * layers * each
 
     def memory_bytes(self, requests: Any, context: Any) -> Any:

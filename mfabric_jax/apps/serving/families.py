@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mfabric_jax import units
-from mfabric_jax.checks import InputError, not_negative, number, one_of, part, positive
+from mfabric_jax.checks import InputError, fraction, not_negative, number, one_of, positive
 from mfabric_jax.support.text_files import read_mapping
 
 WIRE = {  # bytes of an element and of its scales, by format
@@ -121,7 +121,7 @@ def _kernel(where: str, table: dict[str, Any]) -> TransferKernel:
         elif field in OF_MESSAGES:
             amounts[OF_MESSAGES[field]] = units.ns(not_negative(f"{where}.{field}", amount))
         else:
-            amounts[field] = part(f"{where}.{field}", positive(f"{where}.{field}", amount))
+            amounts[field] = fraction(f"{where}.{field}", positive(f"{where}.{field}", amount))
     return TransferKernel(**amounts)
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Float
 
 from mfabric_jax import fabric, policies
+from mfabric_jax.apps.serving.expert_load import Copies, ExpertLoad, copies_of
 from mfabric_jax.apps.serving.families import Family
-from mfabric_jax.apps.serving.loads import Copies, ExpertLoad, copies_of
 from mfabric_jax.case import Case
 from mfabric_jax.checks import Misfit
 from mfabric_jax.evaluate.asking import region_functions
@@ -95,7 +95,7 @@ LEAST_TIERS = 2  # caches travel from prefill groups to decoding groups, so seve
 
 def check_network(case: Case) -> None:
     """Raise `InputError` or `Misfit` for network settings that the fabric refuses or that serving does not read."""
-    limits.check_beside("serving", case)
+    limits.check_modelled("serving", case)
     limits.check_network(case, fabric.get(case.network.fabric), 0)  # room for a group is checked with its size
 
 

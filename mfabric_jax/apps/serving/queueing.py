@@ -171,8 +171,8 @@ def simulate(
     if not (decode.reserved_bytes(requests) <= decode.room).all() or decode.most < 1:
         raise ValueError("a request is larger than the room of a unit")
     moments = np.full((6, len(requests)), math.nan)
-    front = _Front(prefill, requests, moments)
-    back = _Back(decode, requests, moments)
+    front = _PrefillState(prefill, requests, moments)
+    back = _DecodeState(decode, requests, moments)
     transfers, sizes = KvTransfers(wire.port_Bps), wire.sizes(requests).tolist()
     arrivals, next_one, ready = requests.arrival_s.tolist(), 0, deque()
     progress = _Progress("requests through both pools", len(arrivals))
@@ -206,7 +206,7 @@ def simulate(
 def prefill_end_s(requests: Requests, prefill: PrefillPool) -> Float[np.ndarray, "R"]:
     """Return when the prefill of every request ends [s], as in `simulate`: decoding never delays it."""
     moments = np.full((2, len(requests)), math.nan)
-    front, arrivals, next_one = _Front(prefill, requests, moments), requests.arrival_s.tolist(), 0
+    front, arrivals, next_one = _PrefillState(prefill, requests, moments), requests.arrival_s.tolist(), 0
     progress = _Progress("requests through prefill", len(arrivals))
     while True:
         arrival = arrivals[next_one] if next_one < len(arrivals) else math.inf
@@ -239,7 +239,7 @@ class _Progress:
         self._bar.close()
 
 
-class _Front:
+class _PrefillState:
     """State of the prefill pool."""
 
     def __init__(self, pool: PrefillPool, requests: Requests, moments: np.ndarray):
@@ -312,7 +312,7 @@ class _Group:
         self.finishing: dict[int, list[int]] = {}  # by step
 
 
-class _Back:
+class _DecodeState:
     """State of the decoding pool."""
 
     def __init__(self, pool: DecodePool, requests: Requests, moments: np.ndarray):

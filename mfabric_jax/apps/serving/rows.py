@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mfabric_jax import fabric, units
-from mfabric_jax.apps.serving import load
+from mfabric_jax.apps.serving import request_load
 from mfabric_jax.apps.serving.columns import SPLIT
 from mfabric_jax.apps.serving.deployment import (
     DECODES_WITH,
@@ -13,15 +13,15 @@ from mfabric_jax.apps.serving.deployment import (
     PREFILLS_WITH,
     Decoding,
     Deployment,
-    by_of,
     check_size,
     deployment,
+    limit_basis,
     prompt_of,
 )
 from mfabric_jax.apps.serving.disaggregated import Split, split_deployment
 from mfabric_jax.apps.serving.disaggregated import is_split as split_stated
 from mfabric_jax.apps.serving.group import check_network, group_of
-from mfabric_jax.apps.serving.sizing import Reader, batches_of, best_of, decode_choices, fewest, ways_of
+from mfabric_jax.apps.serving.sizing import PrefillChoice, batches_of, best_of, candidates_of, decode_choices, fewest
 from mfabric_jax.apps.serving.step import MEASURED_OVER_PREDICTED, band
 from mfabric_jax.case import Case, Cases
 from mfabric_jax.case import cases as several
@@ -52,21 +52,23 @@ def serve(
     """
     case_set = several(cases)
     every = list(case_set)
-    arriving, splitting = any(map(load.has_load, every)), any(map(split_stated, every))
+    arriving, splitting = any(map(request_load.has_load, every)), any(map(split_stated, every))
     for case in every:
         check_case(case)
     for case in every[start:]:
         deployed = cached_deployment(case)
-        progress(f"{deployed.decode.model.of.name} on {case.network.fabric}, ep {case.serving.ep}")
-        member, outcome = next(best_members(deployed, [Reader.of(deployed)], progress))
+        progress(f"{deployed.decode.model.architecture.name} on {case.network.fabric}, ep {case.serving.ep}")
+        member, outcome = next(best_members(deployed, [PrefillChoice.of(deployed)], progress))
         row = full_row(member, outcome, arriving=arriving, splitting=splitting)
         yield row | case_set.differences(case, SHOWN)
 
 
-Member = tuple[Deployment, load.LoadOutcome | None]
+Member = tuple[Deployment, request_load.LoadOutcome | None]
 
 
-def best_members(deployed: Deployment, prefill: Sequence[Reader], progress: Callable[[str], None]) -> Iterator[Member]:
+def best_members(
+    deployed: Deployment, prefill: Sequence[PrefillChoice], progress: Callable[[str], None]
+) -> Iterator[Member]:
     """Yield the deployment with its best batch and the best of the `prefill` pools, and the outcome of its load.
 
     Under a load, this is the member with the fewest GPUs that serves it within the limits. Without a load, the cheapest
@@ -74,24 +76,26 @@ def best_members(deployed: Deployment, prefill: Sequence[Reader], progress: Call
     """
     case = deployed.case
     if case.serving.tpot_ms is None:
-        yield deployed, load.run_load(deployed) if load.has_load(case) else None
-    elif load.has_load(case):
+        yield deployed, request_load.run_load(deployed) if request_load.has_load(case) else None
+    elif request_load.has_load(case):
         yield fewest(decode_choices(deployed), prefill, progress)
     else:
-        batches = [batches_of(way, case.serving.context) for way in ways_of(deployed)]
+        batches = [batches_of(candidate, case.serving.context) for candidate in candidates_of(deployed)]
         yield from ((member, None) for member in best_of(batches, prefill))
 
 
 def full_row(
-    deployed: Deployment, outcome: load.LoadOutcome | None, *, arriving: bool, splitting: bool = False
+    deployed: Deployment, outcome: request_load.LoadOutcome | None, *, arriving: bool, splitting: bool = False
 ) -> dict[str, Any]:
     """Return `row_of`, with the columns of a split and of a load if any row has them."""
     case, row = deployed.case, row_of(deployed)
-    if load.has_load(case) and case.serving.tpot_ms is not None:  # the load's contexts, not `serving.context`, must fit
+    if (
+        request_load.has_load(case) and case.serving.tpot_ms is not None
+    ):  # the load's contexts, not `serving.context`, must fit
         fits = outcome is not None and deployed.prefill_fits
         row |= {"fits": fits, "bound_by": deployed.slowest(deployed.decoding(deployed.numbers)) if fits else "memory"}
     row |= _split_columns(deployed) if splitting else {}
-    return row | (load.columns(deployed, outcome) if arriving else {})
+    return row | (request_load.columns(deployed, outcome) if arriving else {})
 
 
 SHOWN = {  # settings that have columns
@@ -150,7 +154,7 @@ def row_of(deployed: Deployment) -> dict[str, Any]:
     """Return the row of a deployment for the numbers of its case."""
     case, decoding = deployed.case, deployed.decoding(deployed.numbers)
     names = {
-        "model": deployed.decode.model.of.name,
+        "model": deployed.decode.model.architecture.name,
         "gpu": case.gpu.name,
         "fabric": case.network.fabric,
         "nic_gbps": case.network.nic_gbps,
@@ -189,7 +193,7 @@ def _step_columns(deployed: Deployment, decoding: Decoding) -> dict[str, Any]:
         "ttft_s": float(deployed.first_token_s(numbers.nic_gbps, decoding)),
         "ttft_limit_s": _limit_s(serving.load.ttft_ms),
         "ttft_high_s": _first_token_high_s(deployed, decoding),
-        "by": by_of(deployed.case),
+        "by": limit_basis(deployed.case),
         "tokens_per_s_per_gpu": float(decoding.tokens_per_s),
         "tokens_per_s_per_user": 1 / float(decoding.tpot_s),
         "dispatch_s": float(step.dispatch_s),

@@ -11,12 +11,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
-from mfabric_jax.apps.serving import load
+from mfabric_jax.apps.serving import request_load
 from mfabric_jax.apps.serving.deployment import DECODES_WITH, PREFILLS_WITH, check_size
+from mfabric_jax.apps.serving.expert_load import SURE
 from mfabric_jax.apps.serving.group import check_network
-from mfabric_jax.apps.serving.loads import SURE
 from mfabric_jax.apps.serving.rows import SHOWN, best_members, cached_deployment, full_row
-from mfabric_jax.apps.serving.sizing import Reader, silent
+from mfabric_jax.apps.serving.sizing import PrefillChoice, silent
 from mfabric_jax.case import Case, Cases
 from mfabric_jax.case.paths import files_of_case
 from mfabric_jax.checks import Misfit
@@ -78,7 +78,7 @@ def search(cases: Cases, *, start: int = 0, progress: Callable[[str], None] = si
     A row is the best deployment of its size. If a limit on the time to first token makes a different prefill pool the
     cheapest, that pool has a row, too.
     """
-    arriving = any(map(load.has_load, cases))
+    arriving = any(map(request_load.has_load, cases))
     for case in cases:
         sizes_of(case)  # raise errors before anything is solved
     each = ((case, size) for case in cases for size in sizes_of(case))
@@ -106,7 +106,7 @@ def _of_prefill(case: Case, size: int) -> Case:
 
 
 @cached_by_files(files_of_case, maxsize=64)
-def prefill_choices(case: Case) -> list[Reader]:
+def prefill_choices(case: Case) -> list[PrefillChoice]:
     """Return the prefill pools to search: every open group size, tokens per pass and overlap that fits the memory.
 
     If none fits, return the largest group. Pools with the most prompt tokens per second and GPU come first. A pool is
@@ -117,27 +117,27 @@ def prefill_choices(case: Case) -> list[Reader]:
     sizes = (serving.prefill.ep,) if serving.prefill.ep else _prefill_sizes(case)
     tokens = (serving.prefill.tokens,) if serving.prefill.tokens else PASSES
     own = serving.overlap if serving.prefill.overlap is None else serving.prefill.overlap
-    kept: list[Reader] = []
+    kept: list[PrefillChoice] = []
     for size in sizes:
         deployed, some = cached_deployment(case.with_({"serving.prefill.ep": size})), []
         for count, overlap in itertools.product(tokens, (True, False) if own is None else (own,)):
             changes = {"serving.prefill.ep": size, "serving.prefill.tokens": count, "serving.prefill.overlap": overlap}
             choice = dataclasses.replace(deployed, case=case.with_(changes))
-            some += [Reader.of(choice)] if choice.prefill_fits else []
+            some += [PrefillChoice.of(choice)] if choice.prefill_fits else []
         kept += [choice for choice in some if not any(_beats(other, choice) for other in some)]
     if not kept:
-        return [Reader.of(cached_deployment(case.with_({"serving.prefill.ep": sizes[-1]})))]
-    return sorted(kept, key=lambda choice: choice.read_s)
+        return [PrefillChoice.of(cached_deployment(case.with_({"serving.prefill.ep": sizes[-1]})))]
+    return sorted(kept, key=lambda choice: choice.s_per_token)
 
 
-def _beats(reader: Reader, other: Reader) -> bool:
+def _beats(choice: PrefillChoice, other: PrefillChoice) -> bool:
     """Whether a pool is no worse than another of its size in any respect, and better in one."""
-    timed = reader.deployed.case.serving.load.ttft_ms is not None
-    each, than = ((pool.read_s, pool.lone_s) if timed else (pool.read_s,) for pool in (reader, other))
+    timed = choice.deployed.case.serving.load.ttft_ms is not None
+    each, than = ((pool.s_per_token, pool.lone_s) if timed else (pool.s_per_token,) for pool in (choice, other))
     return each != than and all(mine <= theirs for mine, theirs in zip(each, than, strict=True))
 
 
-def in_time(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def rows_within_limits(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the rows that fit the memory and meet their limits on the time to first token and from token to token.
 
     `by` states whether the band's slow end or the prediction counts. Under a load, at least `serving.load.keep` of the

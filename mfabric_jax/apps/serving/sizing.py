@@ -5,7 +5,7 @@ member is a simulation. Members are simulated in the order of their GPUs, fewest
 `serving.load.keep` of its requests in time is the answer. A member is skipped only if it provably fails:
 
 - A pool would have to process more tokens than it can, in full batches within the limit or in full passes (as in
-  `search.in_time`).
+  `search.rows_within_limits`).
 - Prefill alone, which decoding never delays, makes too many first tokens late.
 - Even a group with a single request is too slow.
 
@@ -26,12 +26,12 @@ from typing import NamedTuple
 import numpy as np
 
 from mfabric_jax import units
-from mfabric_jax.apps.serving import load as loads
-from mfabric_jax.apps.serving.deployment import Deployment, slower
+from mfabric_jax.apps.serving import request_load
+from mfabric_jax.apps.serving.deployment import Deployment, limit_factor
 from mfabric_jax.apps.serving.disaggregated import Split
-from mfabric_jax.apps.serving.load import AdmittedLoad, LoadOutcome
-from mfabric_jax.apps.serving.loads import SURE
+from mfabric_jax.apps.serving.expert_load import SURE
 from mfabric_jax.apps.serving.queueing import Late, prefill_end_s
+from mfabric_jax.apps.serving.request_load import AdmittedLoad, LoadOutcome
 
 MOST_BATCH = 8192  # largest batch of a search
 TOGETHER = 512  # batches evaluated at once: with uneven experts, each takes 130 kB of every array
@@ -67,7 +67,7 @@ class Batches(NamedTuple):
         return dataclasses.replace(self.deployed, case=case)
 
     @property
-    def in_time(self) -> np.ndarray:
+    def within_limits(self) -> np.ndarray:
         """Which batches meet `serving.tpot_ms` [B]."""
         return self.tpot_for_limit_s <= units.ms(self.deployed.case.serving.tpot_ms)
 
@@ -79,21 +79,21 @@ class Batches(NamedTuple):
     @property
     def best(self) -> int:
         """Index of the batch with the most tokens per second in time; the smallest batch if all are late."""
-        return int(np.where(self.in_time, self.tokens_per_s, -1.0).argmax()) if self.in_time.any() else 0
+        return int(np.where(self.within_limits, self.tokens_per_s, -1.0).argmax()) if self.within_limits.any() else 0
 
     @property
-    def most_in_time(self) -> float:
+    def most_within_limits(self) -> float:
         """Most tokens per second of a GPU within the limit; if all batches are late, negative: the later, the lower."""
-        return float(self.tokens_per_s[self.best] if self.in_time.any() else -self.tpot_for_limit_s[0])
+        return float(self.tokens_per_s[self.best] if self.within_limits.any() else -self.tpot_for_limit_s[0])
 
 
-def ways_of(deployed: Deployment) -> list[Deployment]:
+def candidates_of(deployed: Deployment) -> list[Deployment]:
     """Return the deployment with and without overlap if `serving.overlap` is open, else as set."""
     overlap = deployed.case.serving.overlap
     either = overlap is None and not isinstance(deployed, Split)
     every = []
-    for way in (True, False) if either else (overlap,):
-        changes = {"serving.overlap": way, "serving.prefill.overlap": deployed.prefill_overlap}
+    for candidate in (True, False) if either else (overlap,):
+        changes = {"serving.overlap": candidate, "serving.prefill.overlap": deployed.prefill_overlap}
         every.append(dataclasses.replace(deployed, case=deployed.case.with_(changes)))
     return every
 
@@ -116,19 +116,21 @@ def batches_of(deployed: Deployment, context: float, allowed: Sequence[float] | 
     batch, requests, tpot_s, step_s = np.concatenate(parts, axis=1)
     held = requests <= most
     held[0] = True
-    factor = slower(deployed.case, "tpot")
+    factor = limit_factor(deployed.case, "tpot")
     values = batch, requests, tpot_s, factor * tpot_s, factor * step_s
     return Batches(deployed, *(each[held] for each in values))
 
 
-def in_time(deployed: Deployment) -> Deployment:
+def with_best_batch(deployed: Deployment) -> Deployment:
     """Return the deployment with the batch, and overlap if open, that gives the most tokens per second in time.
 
     If even a batch of one token is too slow or too large, the batch is one token. All batches are evaluated, since a
     smaller batch can have a slower step when it hides less.
     """
     context = deployed.case.serving.context
-    return best_of([batches_of(way, context) for way in ways_of(deployed)], [Reader.of(deployed)])[0]
+    return best_of(
+        [batches_of(candidate, context) for candidate in candidates_of(deployed)], [PrefillChoice.of(deployed)]
+    )[0]
 
 
 def with_prefill(deployed: Deployment, prefill: Deployment) -> Deployment:
@@ -143,23 +145,23 @@ def with_prefill(deployed: Deployment, prefill: Deployment) -> Deployment:
     return dataclasses.replace(deployed, case=deployed.case.with_(changes), prefill=prefill.prefill)
 
 
-class Reader(NamedTuple):
-    """A prefill pool: `read_s` is a GPU's seconds per token in full passes; `lone_s` is the seconds of a lone prompt,
-    to compare with `serving.load.ttft_ms`."""
+class PrefillChoice(NamedTuple):
+    """A prefill pool: `s_per_token` is a GPU's seconds per token in full passes; `lone_s` is the seconds of a lone
+    prompt, to compare with `serving.load.ttft_ms`."""
 
     deployed: Deployment
-    read_s: float
+    s_per_token: float
     lone_s: float
 
     @classmethod
-    def of(cls, deployed: Deployment) -> "Reader":
+    def of(cls, deployed: Deployment) -> "PrefillChoice":
         nic_gbps = deployed.case.network.nic_gbps
         step_s = float(deployed.prefilling(nic_gbps).step_s)
-        lone_s = float(deployed.prompt_s(nic_gbps, slower(deployed.case, "prefill") * step_s))
+        lone_s = float(deployed.prompt_s(nic_gbps, limit_factor(deployed.case, "prefill") * step_s))
         return cls(deployed, step_s / deployed.pass_tokens, lone_s)
 
 
-def best_of(decode: Sequence[Batches], prefill: Sequence[Reader]) -> list[Deployment]:
+def best_of(decode: Sequence[Batches], prefill: Sequence[PrefillChoice]) -> list[Deployment]:
     """Return the member with the most tokens per second and GPU within its limits, then the cheapest if it differs.
 
     The space is all batches and prefill pools. Ties go to the cheapest. If all members are late, return the one nearest
@@ -171,15 +173,15 @@ def best_of(decode: Sequence[Batches], prefill: Sequence[Reader]) -> list[Deploy
     per_answer = decode[0].deployed.fresh / case.serving.answer  # prefilled tokens per decoded token
     most, least = [], []
     for (i, own), (j, pool) in itertools.product(enumerate(decode), enumerate(prefill)):
-        good = np.flatnonzero(own.in_time & (own.step_s + pool.lone_s <= limit_s))
+        good = np.flatnonzero(own.within_limits & (own.step_s + pool.lone_s <= limit_s))
         if len(good):
             tokens = own.tokens_per_s[good]
             best = int(good[tokens.argmax()])
-            most.append(((-tokens.max(), pool.read_s), (i, best, j)))
-            least.append(((1 / tokens.max() + per_answer * pool.read_s,), (i, best, j)))
+            most.append(((-tokens.max(), pool.s_per_token), (i, best, j)))
+            least.append(((1 / tokens.max() + per_answer * pool.s_per_token,), (i, best, j)))
     if not most:
-        own = max(decode, key=lambda choice: choice.most_in_time)
-        pool = min(prefill, key=lambda choice: (max(0.0, choice.lone_s - limit_s), choice.read_s))
+        own = max(decode, key=lambda choice: choice.most_within_limits)
+        pool = min(prefill, key=lambda choice: (max(0.0, choice.lone_s - limit_s), choice.s_per_token))
         return [with_prefill(own.member(own.best), pool.deployed)]
     chosen = dict.fromkeys((min(most)[1], min(least)[1]))
     return [with_prefill(decode[i].member(batch), prefill[j].deployed) for i, batch, j in chosen]
@@ -188,12 +190,15 @@ def best_of(decode: Sequence[Batches], prefill: Sequence[Reader]) -> list[Deploy
 # -------------------------------------------------------------------------------------------------------- under a load
 def decode_choices(deployed: Deployment) -> list[Batches]:
     """Return all batches at the load's mean context, with and without overlap; the faster in time comes first."""
-    context = loads.mean_context(loads.requests_of(deployed))
-    return sorted((batches_of(way, context) for way in ways_of(deployed)), key=lambda own: -own.most_in_time)
+    context = request_load.mean_context(request_load.requests_of(deployed))
+    return sorted(
+        (batches_of(candidate, context) for candidate in candidates_of(deployed)),
+        key=lambda own: -own.most_within_limits,
+    )
 
 
 def fewest(
-    decode: Sequence[Batches], prefill: Sequence[Reader], progress: Says = silent
+    decode: Sequence[Batches], prefill: Sequence[PrefillChoice], progress: Says = silent
 ) -> tuple[Deployment, LoadOutcome | None]:
     """Return the member with the fewest GPUs that serves a load within its limits, and the outcome of the load.
 
@@ -202,7 +207,7 @@ def fewest(
     keep up. The outcome is None if the memory holds no request. Raise `InputError` for an unreadable log.
     """
     first = with_prefill(decode[0].member(decode[0].best), prefill[0].deployed)
-    load = loads.admitted_load(first)
+    load = request_load.admitted_load(first)
     if load is None:
         return first, None
     search = _Search(decode, prefill, load)
@@ -210,11 +215,11 @@ def fewest(
         if tries == MOST_TRIES:
             break
         progress(f"ep {decode[0].deployed.decode.model.gpus}, {_gpus(member):,} GPUs, simulation {tries + 1}")
-        outcome = loads.outcome_of(member, load, late)
+        outcome = request_load.outcome_of(member, load, late)
         if outcome is not None:
             return member, outcome
     member = search.first()
-    return member, loads.outcome_of(member, load)
+    return member, request_load.outcome_of(member, load)
 
 
 def _gpus(member: Deployment) -> int:
@@ -227,14 +232,16 @@ def _gpus(member: Deployment) -> int:
 class _Search:
     """Members in the order of their GPUs, without those that provably cannot serve the load within its limits."""
 
-    def __init__(self, decode: Sequence[Batches], prefill: Sequence[Reader], load: AdmittedLoad):
+    def __init__(self, decode: Sequence[Batches], prefill: Sequence[PrefillChoice], load: AdmittedLoad):
         self._decode, self._prefill, self._load = decode, [pool.deployed for pool in prefill], load
-        self._limits = loads.limits_of(decode[0].deployed.case, load)
+        self._limits = request_load.limits_of(decode[0].deployed.case, load)
         requests = load.requests
         rate = 0.0 if math.isinf(requests.rate) else requests.rate
         self._answers = rate * float(requests.answer.mean())
         prompts = rate * float(requests.fresh.mean())
-        self._prefill_least = [_enough(prompts, loads.prefill_capacity(pool, requests)) for pool in self._prefill]
+        self._prefill_least = [
+            _enough(prompts, request_load.prefill_capacity(pool, requests)) for pool in self._prefill
+        ]
         stated = decode[0].deployed.case.serving.load
         self._stated = stated.decode_groups, stated.prefill_groups
         self._decode_known: dict[tuple[int, int], int] = {}
@@ -295,7 +302,7 @@ class _Search:
     def _decode_least(self, i: int, batch: int) -> int:
         """The fewest groups that decode the load with a batch."""
         if (i, batch) not in self._decode_known:
-            each = loads.capacity(self._decode[i].member(batch), self._load.requests)
+            each = request_load.capacity(self._decode[i].member(batch), self._load.requests)
             self._decode_known[i, batch] = _enough(self._answers, each)
         return self._decode_known[i, batch]
 
@@ -322,7 +329,7 @@ class _Search:
     # ---------------------------------------------------------------------------------------------------- lower bounds
     def _shortest(self, own: Batches) -> tuple[float, np.ndarray]:
         """Seconds of the shortest step, and which requests are slow from token to token even at that pace [R]."""
-        pool = loads.decode_pool(own.member(len(own.batch) - 1), self._load.requests)
+        pool = request_load.decode_pool(own.member(len(own.batch) - 1), self._load.requests)
         step_s, answer = SHORTER * pool.step_s.least, self._load.requests.answer
         seconds = (np.ceil(answer / pool.step_tokens) - 1) * step_s
         return step_s, seconds > self._limits.tpot_s * (answer - 1)
@@ -332,7 +339,7 @@ class _Search:
         Other requests never make a pass or a step shorter."""
         limits, late = self._limits, self._slow[i]
         if not math.isinf(limits.ttft_s):
-            wire = loads.wire_of(self._prefill[j])
+            wire = request_load.wire_of(self._prefill[j])
             sent_s = self._prefill_s(j, prefill_groups) + wire.sizes(self._load.requests) / wire.port_Bps
             late = late | (sent_s + self._step_s[i] > limits.ttft_s)
         return int(late[limits.first :].sum()) <= limits.most
@@ -341,7 +348,7 @@ class _Search:
         """Seconds from arrival to the end of prefill [R]."""
         if (j, groups) not in self._prefill_known:
             requests = self._load.requests
-            pool = loads.prefill_pool(self._prefill[j], requests, groups or 1)
+            pool = request_load.prefill_pool(self._prefill[j], requests, groups or 1)
             seconds = pool.alone_s(requests) if groups is None else prefill_end_s(requests, pool) - requests.arrival_s
             self._prefill_known[j, groups] = seconds
         return self._prefill_known[j, groups]

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from mfabric_jax import units
+from mfabric_jax.apps.serving.expert_load import SURE, ExpertLoad
 from mfabric_jax.apps.serving.families import Family, TransferKernel
 from mfabric_jax.apps.serving.group import Crossing
-from mfabric_jax.apps.serving.loads import SURE, ExpertLoad
 from mfabric_jax.checks import InputError
 from mfabric_jax.support.array_module import align_rank, array_module
 from mfabric_jax.workload import Gpu
@@ -88,10 +88,10 @@ class ServingModel:
     """A model on the GPUs of a group.
 
     - `tp`: GPUs that split attention; `weights`, `cache`: number formats.
-    - `drafting`: whether an extra block drafts further tokens (MTP); `of` does not include that block.
+    - `drafting`: whether an extra block drafts further tokens (MTP); `architecture` does not include that block.
     """
 
-    of: Architecture
+    architecture: Architecture
     load: ExpertLoad
     tp: int = 1
     weights: str = "fp8"
@@ -109,7 +109,7 @@ class ServingModel:
 
     @property
     def dense_layers(self) -> int:
-        return self.of.blocks - len(self.of.moe_blocks)
+        return self.architecture.blocks - len(self.architecture.moe_blocks)
 
 
 # ---------------------------------------------------------------------------------------------------------- attention
@@ -122,15 +122,15 @@ def cache_elements(kind: Any) -> float:
 
 def cache_bytes(model: ServingModel) -> float:
     """Return the cached bytes per token, over all layers and all GPUs that split attention."""
-    each = sum(share * cache_elements(kind) for kind, share in model.of.attention.shares)
-    return (model.of.blocks + model.drafting) * each * WEIGHTS[model.cache]
+    each = sum(share * cache_elements(kind) for kind, share in model.architecture.attention.shares)
+    return (model.architecture.blocks + model.drafting) * each * WEIGHTS[model.cache]
 
 
 def state_bytes(model: ServingModel) -> float:
     """Return the bytes of a request's linear-attention states, over all layers; 0 if there are none."""
-    kinds = ((kind, share) for kind, share in model.of.attention.shares if isinstance(kind, Linear))
+    kinds = ((kind, share) for kind, share in model.architecture.attention.shares if isinstance(kind, Linear))
     each = sum(share * kind.heads * kind.head_dim**2 * STATE for kind, share in kinds)
-    return (model.of.blocks + model.drafting) * each
+    return (model.architecture.blocks + model.drafting) * each
 
 
 def _core_s(kind: Any, model: ServingModel, rate: ServingRates, tokens: Any, requests: Any, context: Any):
@@ -156,7 +156,7 @@ def _product_s(rate: float, memory: float, rows: Any, inner: float, outer: float
 
 def _projections_s(model: ServingModel, kind: Any, rate: ServingRates, tokens: Any):
     """Seconds of the products around attention, which `tp` GPUs split, for the tokens of all of them."""
-    products, rows = kind.products(model.of.hidden), model.tp * tokens
+    products, rows = kind.products(model.architecture.hidden), model.tp * tokens
     shapes = [(inner, outer / model.tp) for inner, outer in products[:-1]]
     shapes.append((products[-1][0] / model.tp, products[-1][1]))
     return sum(_product_s(rate.products, rate.memory_Bps, rows, *shape, model.weight_bytes) for shape in shapes)
@@ -165,7 +165,7 @@ def _projections_s(model: ServingModel, kind: Any, rate: ServingRates, tokens: A
 def attention_s(model: ServingModel, rate: ServingRates, tokens: Any, requests: Any, context: Any):
     """Return the seconds of one layer's attention in decoding: projections, and attention over requests' caches."""
     total = KERNELS["attention"] * rate.launch_s
-    for kind, share in model.of.attention.shares:
+    for kind, share in model.architecture.attention.shares:
         core = _core_s(kind, model, rate, tokens, requests, context)
         total = total + share * (_projections_s(model, kind, rate, tokens) + core)
     return total
@@ -174,7 +174,7 @@ def attention_s(model: ServingModel, rate: ServingRates, tokens: Any, requests: 
 def prompt_attention_s(model: ServingModel, rate: ServingRates, tokens: Any, prompt: Any):
     """Return the seconds of one layer's attention over whole prompts."""
     total = KERNELS["attention"] * rate.launch_s
-    for kind, share in model.of.attention.shares:
+    for kind, share in model.architecture.attention.shares:
         length = max(2, int(prompt))
         core = tokens * kind.score_flops(length) / rate.prompts.scores(length, kind.width, backward=False)
         total = total + share * (_projections_s(model, kind, rate, tokens) + core)
@@ -185,7 +185,7 @@ def split_s(model: ServingModel, inside_Bps: Any, nvlink: float, alpha_s: float,
     """Return the seconds of NVLink collectives (reduce-scatter, all-gather) for attention split over `tp` GPUs."""
     if model.tp == 1:
         return 0.0 * tokens
-    moved = (model.tp - 1) * tokens * model.of.hidden * ACTIVATION
+    moved = (model.tp - 1) * tokens * model.architecture.hidden * ACTIVATION
     return 2 * (alpha_s + moved / (inside_Bps * nvlink))
 
 
@@ -198,7 +198,7 @@ def experts_s(model: ServingModel, rate: ServingRates, tokens: Any):
     taken = _distinct(load.slot_chances.reshape(len(load.slot_chances), load.gpus, load.slots))
     missed = xp.power(align_rank(1 - np.minimum(taken, 1.0), every[..., None]), every[..., None])
     active = (1 - missed).sum(-1)
-    hidden, inner, total = model.of.hidden, model.of.expert_hidden, 0.0
+    hidden, inner, total = model.architecture.hidden, model.architecture.expert_hidden, 0.0
     for in_width, out_width in ((hidden, 2 * inner), (inner, hidden)):
         moved = active * in_width * out_width * model.weight_bytes + ACTIVATION * rows * (in_width + out_width)
         total = total + xp.maximum(2 * rows * in_width * out_width / rate.grouped, moved / rate.memory_Bps)
@@ -215,7 +215,7 @@ def ffn_s(model: ServingModel, rate: ServingRates, tokens: Any, width: float):
     """Return the seconds of a gated FFN that every GPU has a copy of; 0 if `width` is 0."""
     if not width:
         return 0.0 * tokens
-    hidden = model.of.hidden
+    hidden = model.architecture.hidden
     shapes = (hidden, 2 * width), (width, hidden)
     each = (_product_s(rate.products, rate.memory_Bps, tokens, *shape, model.weight_bytes) for shape in shapes)
     return sum(each) + KERNELS["ffn"] * rate.launch_s
@@ -223,23 +223,34 @@ def ffn_s(model: ServingModel, rate: ServingRates, tokens: Any, width: float):
 
 def norms_s(model: ServingModel, rate: ServingRates, tokens: Any):
     """Return the seconds of a layer's norms, residuals and casts."""
-    return tokens * NORMS * model.of.hidden * ACTIVATION / rate.memory_Bps + KERNELS["layer"] * rate.launch_s
+    return tokens * NORMS * model.architecture.hidden * ACTIVATION / rate.memory_Bps + KERNELS["layer"] * rate.launch_s
 
 
 def router_s(model: ServingModel, rate: ServingRates, tokens: Any):
     """Return the seconds of an MoE layer's router, without launches: the layer includes them."""
-    product = _product_s(rate.plain, rate.memory_Bps, tokens, model.of.hidden, model.of.experts, ACTIVATION)
-    return product + tokens * ROUTER * 4 * model.of.experts / rate.memory_Bps
+    product = _product_s(
+        rate.plain, rate.memory_Bps, tokens, model.architecture.hidden, model.architecture.experts, ACTIVATION
+    )
+    return product + tokens * ROUTER * 4 * model.architecture.experts / rate.memory_Bps
 
 
 def joining_s(model: ServingModel, rate: ServingRates, tokens: Any):
     """Return the seconds of the MTP projection before a drafting block (`joining_params`), which every GPU has."""
-    return _product_s(rate.products, rate.memory_Bps, tokens, 2 * model.of.hidden, model.of.hidden, model.weight_bytes)
+    return _product_s(
+        rate.products,
+        rate.memory_Bps,
+        tokens,
+        2 * model.architecture.hidden,
+        model.architecture.hidden,
+        model.weight_bytes,
+    )
 
 
 def head_s(model: ServingModel, rate: ServingRates, tokens: Any):
     """Return the seconds of the output head; every GPU has a copy."""
-    return _product_s(rate.plain, rate.memory_Bps, tokens, model.of.hidden, model.of.vocab, ACTIVATION)
+    return _product_s(
+        rate.plain, rate.memory_Bps, tokens, model.architecture.hidden, model.architecture.vocab, ACTIVATION
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- communication
@@ -356,10 +367,10 @@ def layers_s(model: ServingModel, rate: ServingRates, wires: Wires, tokens: Any,
     return LayerSeconds(
         attention,
         experts_s(model, rate, tokens),
-        norms + router_s(model, rate, tokens) + ffn_s(model, rate, tokens, model.of.shared_hidden),
+        norms + router_s(model, rate, tokens) + ffn_s(model, rate, tokens, model.architecture.shared_hidden),
         wires.call_s(tokens, combine=False),
         wires.call_s(tokens, combine=True),
-        attention + norms + ffn_s(model, rate, tokens, model.of.dense_hidden),
+        attention + norms + ffn_s(model, rate, tokens, model.architecture.dense_hidden),
         head_s(model, rate, tokens),
     )
 
@@ -373,7 +384,7 @@ def step_seconds(
     - `overlap`: the two micro-batches hide each other's communication; else `whole` runs alone.
     """
     xp, cores = array_module(half, host_s), wires.family.cores
-    moe, dense = len(model.of.moe_blocks), model.dense_layers
+    moe, dense = len(model.architecture.moe_blocks), model.dense_layers
     sent = half.communication_s  # meanwhile computation lacks the cores that communication uses
     computed = half.compute_s + cores * xp.minimum(sent, half.compute_s / (1 - cores))
     layer = xp.maximum(xp.maximum(2 * computed, 2 * sent), computed + sent)

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mfabric_jax.case import Block, Cases
+from mfabric_jax.case import CaseBlock, Cases
 from mfabric_jax.case.grid import REFUSE, files_of
 from mfabric_jax.case.paths import build, differences, flat
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.evaluate.resolving.resolve import resolve
-from mfabric_jax.evaluate.rows.points import BANDWIDTH, PORTS, check_block
+from mfabric_jax.evaluate.rows.points import BANDWIDTH, PORTS, check_case_block
 from mfabric_jax.evaluate.rows.results import Results, record_of_cases
 from mfabric_jax.evaluate.sharded import Estimate
 
@@ -29,7 +29,7 @@ class CasePart(NamedTuple):
     """Cases of one block whose rows share a file."""
 
     number: int
-    block: Block
+    block: CaseBlock
     rows: np.ndarray
 
 
@@ -44,7 +44,7 @@ class CaseSpace:
         return max(block.case.run.dtype for block in self.all_cases.blocks)
 
     @functools.cached_property
-    def _possible(self) -> tuple[tuple[Block, ...], dict[str, int]]:
+    def _possible(self) -> tuple[tuple[CaseBlock, ...], dict[str, int]]:
         """Blocks of the possible cases, and the number of impossible ones by reason."""
         if self.all_cases.rules.get("impossible", REFUSE) == REFUSE:
             return self.all_cases.blocks, {}
@@ -78,7 +78,7 @@ class CaseSpace:
             for start in range(0, len(block), size):
                 some = slice(start, start + size)
                 columns = {path: column[some] for path, column in block.columns.items()}
-                part = Block(block.case, block.variant, columns)
+                part = CaseBlock(block.case, block.variant, columns)
                 yield CasePart(number, part, np.arange(first + start, first + start + len(part)))
                 number += 1
             first += len(block)
@@ -86,7 +86,7 @@ class CaseSpace:
     def check(self) -> None:
         """Raise InputError if a case is impossible."""
         for block in self.cases.blocks:
-            check_block(block)
+            check_case_block(block)
 
     def identity(self) -> dict[str, Any]:
         """Return what identifies this sweep in its folder."""
@@ -141,7 +141,7 @@ def _longer(value: Any) -> bool:
     return isinstance(value, list | tuple) and len(value) > LISTED
 
 
-def _drop_impossible(block: Block, left: dict[str, int]) -> Block | None:
+def _drop_impossible(block: CaseBlock, left: dict[str, int]) -> CaseBlock | None:
     below = flat(block.case)
     tried = {path: block.columns[path] for path in DECISIVE if path in block.columns}
     rows = list(zip(*tried.values(), strict=True)) if tried else [()] * len(block)
@@ -154,7 +154,7 @@ def _drop_impossible(block: Block, left: dict[str, int]) -> Block | None:
         return block if kept else None
     columns = {path: tuple(column[row] for row in kept) for path, column in block.columns.items()}
     first = build(below | {path: column[0] for path, column in columns.items()})
-    return Block(first, block.variant, columns)
+    return CaseBlock(first, block.variant, columns)
 
 
 def _fault(case: Any) -> str | None:

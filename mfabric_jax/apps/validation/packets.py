@@ -126,7 +126,7 @@ def read_runs(folder: str | Path) -> list[PacketRun]:
 FIELDS = ("name", "topology", "transport", "routing", "link_bps", "payload_per_packet", "header_per_packet", "flows")
 FIELDS += ("hop_latency_s", "collective_s", "fluid_ecmp_collective_s", "fluid_collective_s")
 OF_FLOW = ("src", "dst", "bytes", "start", "fct_s", "path")
-BESIDE = re.compile(
+IGNORED = re.compile(
     r"(sim|ratio|tool|fluid)(_.*)?|n_finished|n_flows|mtu|note|pattern|total_bytes"
 )  # fields that simulators write and that are ignored
 
@@ -134,7 +134,7 @@ BESIDE = re.compile(
 def read_run(file: Path) -> PacketRun:
     """Read one run. Raise InputError, with file and field, if a field is missing or wrong."""
     run = read_mapping(file, "a packet-level run", ".json", LARGEST)
-    name_unread(file.name, "fields", [field for field in run if field not in FIELDS and not BESIDE.fullmatch(field)])
+    name_unread(file.name, "fields", [field for field in run if field not in FIELDS and not IGNORED.fullmatch(field)])
     take = functools.partial(_take, file.name, run)
     topology = take("topology", str)
     hosts, leaves = _hosts_and_leaves(file.name, topology)
@@ -166,7 +166,7 @@ def read_run(file: Path) -> PacketRun:
         without = known.index(False)
         raise InputError(f"{file.name}: path must be given for every flow or none, but flow {without} has none.")
     of_flows = dict.fromkeys(field for flow in flows.values() for field in flow)
-    left = [field for field in of_flows if field not in OF_FLOW and not BESIDE.fullmatch(field)]
+    left = [field for field in of_flows if field not in OF_FLOW and not IGNORED.fullmatch(field)]
     name_unread(file.name, "fields of flows", left)
     named = take("transport", str)
     if named not in TRANSPORTS and difflib.get_close_matches(named.lower(), TRANSPORTS):

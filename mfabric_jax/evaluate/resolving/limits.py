@@ -12,7 +12,7 @@ from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.site import FabricSite
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.workload import Workload
-from mfabric_jax.workload.recompute import again_of
+from mfabric_jax.workload.recompute import recomputed_of
 
 
 class CaseLimit(NamedTuple):
@@ -33,7 +33,7 @@ def _both(*tests: Callable[[dict[str, Any]], bool]) -> Callable[[dict[str, Any]]
 
 
 def _sends_again(settings: dict[str, Any]) -> bool:
-    return again_of(settings["job.recompute"]).exchanges
+    return recomputed_of(settings["job.recompute"]).exchanges
 
 
 WITHOUT_SENDING = ("none", "light", "attention", "parts without moe")
@@ -129,8 +129,8 @@ def check_network(case: Case, on: Fabric, tree_nics: int) -> None:
         )
 
 
-ON_GRAPHS = {"network.paths": ("spray", "ecmp", "weighted")}  # values that replace values of BESIDE on a graph
-BESIDE: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {  # values that each command models, by path
+ON_GRAPHS = {"network.paths": ("spray", "ecmp", "weighted")}  # values that replace values of MODELLED on a graph
+MODELLED: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {  # values that each command models, by path
     "an iteration of one group": (
         ("network.paths", ("spray", "ecmp")),
         ("network.oversubscribed_at", ("edge",)),
@@ -161,10 +161,10 @@ BESIDE: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {  # values that ea
 }
 
 
-def check_beside(what: str, case: Case) -> None:
-    """Raise Misfit for a value that `what` (a key of `BESIDE`) does not model."""
+def check_modelled(what: str, case: Case) -> None:
+    """Raise Misfit for a value that `what` (a key of `MODELLED`) does not model."""
     settings = flat(case)
-    for path, allowed in BESIDE[what]:
+    for path, allowed in MODELLED[what]:
         allowed = ON_GRAPHS.get(path, allowed) if case.network.fabric == GRAPH else allowed
         if path in settings and settings[path] not in allowed:
             refuse(path, allowed, what, settings[path], link="for")
@@ -174,9 +174,14 @@ def check_beside(what: str, case: Case) -> None:
 
 def _check_passes(settings: dict[str, Any]) -> None:
     """Raise Misfit for circuit rules that do not work with overlapping passes."""
-    turn, length = settings["circuits.reconfigure"], settings.get("circuits.span.length")
-    if turn not in ("on-demand", "always", "span", "bound") or length in ("block", "stage"):
-        refuse("circuits.reconfigure", ("on-demand", "span (iteration or run)"), "job.overlap passes", turn)
+    reconfigure, length = settings["circuits.reconfigure"], settings.get("circuits.span.length")
+    if reconfigure not in ("on-demand", "always", "span", "bound") or length in ("block", "stage"):
+        refuse(
+            "circuits.reconfigure",
+            ("on-demand", "always", "span (iteration or run)", "bound"),
+            "job.overlap passes",
+            reconfigure,
+        )
     if bare(settings["circuits.policy"]) in MORE_THAN_DEMAND and each_by_demand(settings):
         raise more_than_demand(settings["circuits.policy"])
 

@@ -47,7 +47,7 @@ from mfabric_jax.workload import Gpu, Workload, get_gpu
 from mfabric_jax.workload.catalog import NamedModel, get_model
 from mfabric_jax.workload.kernels import USUAL_DISPATCHER, shares_of
 from mfabric_jax.workload.parallel import BYTES
-from mfabric_jax.workload.recompute import again_of
+from mfabric_jax.workload.recompute import recomputed_of
 from mfabric_jax.workload.schedules import SCHEDULES, micro_batches_for
 from mfabric_jax.workload.set_ups import Candidate, quickest
 
@@ -278,7 +278,7 @@ def _formats(draft: _DraftCase) -> None:
     for path, value in USUAL.items():
         draft.fill(path, value, "usual")
     if draft["job.recompute"] != "fit":
-        again_of(draft["job.recompute"], "job.recompute")
+        recomputed_of(draft["job.recompute"], "job.recompute")
     if draft["job.schedule"] == "interleaved":
         draft.fill("job.interleaved.chunks", 2, "usual")
     overlaps = SCHEDULES[draft["job.schedule"]].overlap

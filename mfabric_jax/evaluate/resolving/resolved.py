@@ -81,7 +81,7 @@ def calibration_fits(name: str) -> dict[str, CalibrationFit]:
     return {model: CalibrationFit(**fit) for model, fit in json.loads(file.read_text())["models"].items()}
 
 
-HALF = 0.5  # achieved over peak FLOP/s of a model without published times
+ASSUMED_EFFICIENCY = 0.5  # achieved over peak FLOP/s of a model without published times
 
 
 def own_settings(case: Case, fabric: str) -> Any:
@@ -217,28 +217,28 @@ class Resolved(Hardware):
     @property
     def first(self) -> str:
         """Name of the rule in `timing.First`, or `SCHEDULE`."""
-        turn: Any = self.case.circuits.reconfigure
+        reconfigure: Any = self.case.circuits.reconfigure
         if self.is_scheduled:
             return SCHEDULE
-        if turn.name == "predict" and turn.predictor == "random":
+        if reconfigure.name == "predict" and reconfigure.predictor == "random":
             return "random"
-        return "block" if turn.name in ("on-demand", "always", "span") else turn.name
+        return "block" if reconfigure.name in ("on-demand", "always", "span") else reconfigure.name
 
     @property
     def circuits_for(self) -> str:
         """Name of the span in `timing.CircuitSpan`."""
-        turn: Any = self.case.circuits.reconfigure
-        if turn.name == "span":
-            return turn.length
-        if turn.name == BOUND:
+        reconfigure: Any = self.case.circuits.reconfigure
+        if reconfigure.name == "span":
+            return reconfigure.length
+        if reconfigure.name == BOUND:
             return "none"
-        return "block" if turn.name == "predict" and turn.both else "all-to-all"
+        return "block" if reconfigure.name == "predict" and reconfigure.both else "all-to-all"
 
     @property
     def plan_on(self) -> str:
         """Selections for which long spans are planned: those of the span itself ("span"), or of the past ("past")."""
-        turn: Any = self.case.circuits.reconfigure
-        return "span" if turn.name == "span" and turn.chosen_on == "actual" else "past"
+        reconfigure: Any = self.case.circuits.reconfigure
+        return "span" if reconfigure.name == "span" and reconfigure.chosen_on == "actual" else "past"
 
     @property
     def past(self) -> bool:
@@ -258,7 +258,7 @@ class Resolved(Hardware):
             return achieved_by_kernels(job, self.server, self._format, self.of_kernels(job))
         if rate.name == "calibrated":
             known = self.calibrations.get(job.known_as)
-            return HALF if known is None else known.efficiency
+            return ASSUMED_EFFICIENCY if known is None else known.efficiency
         if rate.name == "measured":
             if self.measured is None:
                 raise InputError("compute.measured: the rate is solved when the case is simulated, not before.")
@@ -299,7 +299,7 @@ class Resolved(Hardware):
             return rates_of(self.server, path=rate.table).memory_Bps
         return self.server.memory_Bps or math.inf
 
-    def room(self, job: Workload) -> SlotLayout:
+    def layout(self, job: Workload) -> SlotLayout:
         """Return `room_of` for the case."""
         return room_of(self.case, job)
 
@@ -341,13 +341,13 @@ def room_of(case: Case, job: Workload) -> SlotLayout:
     facts, rule = job.architecture, case.placement.rule
     limited = job.node_limit == "model" and facts.expert_groups > 1
     groups = getattr(rule, "groups", None) or (facts.expert_groups if limited else facts.experts)
-    room = SlotLayout(job.ep, job.ranks_per_server, job.expert_slots, groups)
-    room.check(facts.experts)
-    whole_groups = rule.name == "hierarchical" and groups == facts.expert_groups == room.servers
+    layout = SlotLayout(job.ep, job.ranks_per_server, job.expert_slots, groups)
+    layout.check(facts.experts)
+    whole_groups = rule.name == "hierarchical" and groups == facts.expert_groups == layout.servers
     if limited and rule.name != "contiguous" and not whole_groups:
         raise InputError(
-            f"placement.rule must be contiguous, or hierarchical with one group per server ({room.servers}), because "
+            f"placement.rule must be contiguous, or hierarchical with one group per server ({layout.servers}), because "
             f"the groups of job.per-server.node_limit 'model' are neighbouring experts, got {rule.name!r} "
             f"with {groups}."
         )
-    return room
+    return layout

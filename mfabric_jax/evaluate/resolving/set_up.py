@@ -173,7 +173,7 @@ def _between_servers(job: Workload) -> float:
     return float(sent.sum())
 
 
-def beyond_words(resolved: Resolved) -> str | None:
+def transport_words(resolved: Resolved) -> str | None:
     """Return a sentence if a measured `network.transport` counts a loss twice, or was measured at other sizes."""
     job, transport = resolved.job, resolved.carried_by
     if transport.measured_bytes is None or job.servers_per_region == 1:

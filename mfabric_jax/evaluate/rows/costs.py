@@ -216,12 +216,12 @@ def columns_at_quotes(settings: Resolved, priced: Callable[..., Any]) -> Row:
     return columns
 
 
-def columns_on_panels(problem: "Problem", turned: Any, priced: Callable[..., Any]) -> Row:
+def columns_on_panels(problem: "Problem", reconfigured: Any, priced: Callable[..., Any]) -> Row:
     """Costs with patch panels instead of a switch that never reconfigured; None if the switch did, or if there is
     none."""
     if not problem.fabric.reconfigures or problem.fabric.about.optics.switches is None:
         return dict.fromkeys(ON_PANELS)
     _, usd_of = priced(panels=True)
-    turned = (turned > 0) | (problem.circuits_for not in ("all-to-all", "run"))  # other spans reconfigure
+    reconfigured = (reconfigured > 0) | (problem.circuits_for not in ("all-to-all", "run"))  # other spans reconfigure
     each = {column: usd_of[name] for column, name in ON_PANELS.items()}
-    return {column: None if usd is None else np.where(turned, np.nan, usd) for column, usd in each.items()}
+    return {column: None if usd is None else np.where(reconfigured, np.nan, usd) for column, usd in each.items()}

@@ -10,9 +10,9 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from mfabric_jax.case import Block
+from mfabric_jax.case import CaseBlock
 from mfabric_jax.case.paths import build, files_of_case, flat
-from mfabric_jax.evaluate.arranged import AT_ONCE, AllToAllsOf, inside_of
+from mfabric_jax.evaluate.arranged import MOST_ALL_TO_ALLS, AllToAllsOf, inside_of
 from mfabric_jax.evaluate.flow_ends import ShownCircuits, ends_at, flow_columns, slot_of
 from mfabric_jax.evaluate.numbers import NetworkOf, Numbers
 from mfabric_jax.evaluate.problem import Problem, check_dtype, numbers_of, slowest_columns
@@ -79,13 +79,13 @@ class SolvedCases(NamedTuple):
     circuits: dict[int, ShownCircuits]
 
 
-class Points:
+class EvaluatedBlock:
     """Cases of one block; cases that differ only in bandwidths, delays and rates are solved once (except under "pays").
 
     - `problem`: the first case with the caller's traffic; None: use the traffic of the case.
     """
 
-    def __init__(self, block: Block, problem: Problem | None = None, shared: Shared | None = None):
+    def __init__(self, block: CaseBlock, problem: Problem | None = None, shared: Shared | None = None):
         left_open = {path: None for path, column in block.columns.items() if None in column}
         usual = build(flat(block.case) | left_open) if left_open else block.case
         self.block, self.resolved, self.shared = block, resolve(usual), shared or Shared()
@@ -101,7 +101,7 @@ class Points:
 
     def check(self) -> None:
         """Raise InputError for an impossible case and, in a small block, for traffic that cannot be read or drawn."""
-        check_block(self.block)
+        check_case_block(self.block)
         if len(self.block) <= TRIED:
             assert self.problem is not None
 
@@ -193,7 +193,7 @@ class Points:
 
     def _with_seed(self, seed: int) -> np.ndarray:
         block = dataclasses.replace(self.block, case=self.block.case.with_({"run.seed": seed}))
-        drawn = Points(block, shared=self.shared)
+        drawn = EvaluatedBlock(block, shared=self.shared)
         row_numbers, each = drawn._each_iteration(drawn.cases())
         return drawn._mean(drawn._solve_cases(each, {"": (drawn.problem.network, each)}), row_numbers)["iteration_s"]
 
@@ -255,7 +255,7 @@ class Points:
         slot = slot_of(self.job)
         solved, shown = SolvedCases(which.reshape(-1), {}, {}, {}), slot and slot.position
         trade_off = trade_off_of(self.job, *costs[""], self.resolved.routing) if self.problem.weighs else None
-        at_once = max(1, AT_ONCE // places(self.job).present.size)
+        at_once = max(1, MOST_ALL_TO_ALLS // places(self.job).present.size)
         for some, loads_of in self._groups(cases, first, trade_off):
             for keys in np.split(some, range(at_once, len(some), at_once)):
                 iteration = cases[SAMPLE][first[keys]].astype(int)
@@ -295,7 +295,7 @@ class Points:
             self.problem.network.group_at({name: values[row] for name, values in each.items()})
             for row in first_rows.tolist()
         ]
-        _, distinct, number = np.unique([_beside_rates(g) for g in groups], return_index=True, return_inverse=True)
+        _, distinct, number = np.unique([_key_without_rates(g) for g in groups], return_index=True, return_inverse=True)
         for which, own in enumerate(distinct.tolist()):
             some = np.flatnonzero(number.reshape(-1)[of_each.reshape(-1)] == which)
             yield some, self._all_to_alls(groups[own], costs)
@@ -305,11 +305,11 @@ class Points:
         if costs is not None:
             return AllToAllsOf(self.problem, group, costs)
         key = dataclasses.replace(self.problem, bandwidths=()).between_key
-        beside = None if group is None else _beside_rates(group)
-        return self.shared.get((key, beside), lambda: AllToAllsOf(self.problem, group))
+        key_of_group = None if group is None else _key_without_rates(group)
+        return self.shared.get((key, key_of_group), lambda: AllToAllsOf(self.problem, group))
 
 
-def _beside_rates(group: Any) -> bytes:
+def _key_without_rates(group: Any) -> bytes:
     """The numbers that decide a group's all-to-alls at unit bandwidth: all except bandwidth and delay."""
     leaves = jax.tree.leaves(eqx.tree_at(lambda g: (g.nic_gbps, g.delay_s), group, (0.0, 0.0)))
     return b"".join(np.asarray(leaf).tobytes() for leaf in leaves)
@@ -327,10 +327,10 @@ def _columns(job: Workload, loads: Exchanges, own: np.ndarray, times: Mapping[st
     `Networks`."""
     columns = {name: getattr(times[""], name) for name in PARTS}
     columns |= {column: each.iteration_s for column, each in times.items() if column}
-    turns = np.asarray(loads.reconfigurations)
-    columns[RECONFIGURED] = turns.reshape(len(turns), -1).any(axis=1).astype(float)[own]
-    if loads.anew is not None:
-        each = changes_of(job, np.asarray(loads.anew), turns)
+    switched = np.asarray(loads.reconfigurations)
+    columns[RECONFIGURED] = switched.reshape(len(switched), -1).any(axis=1).astype(float)[own]
+    if loads.new_circuits is not None:
+        each = changes_of(job, np.asarray(loads.new_circuits), switched)
         columns |= {name: column[own] for name, column in zip(SWITCHING, each, strict=True)}
     return columns
 
@@ -341,7 +341,7 @@ def _problem_of(resolved: Resolved, tiers: tuple[int, ...], variant: str) -> Pro
     return problem_at(resolved, (resolved.case.network.nic_gbps,), variant=variant)
 
 
-def check_block(block: Block) -> None:
+def check_case_block(block: CaseBlock) -> None:
     """Raise InputError for an impossible case; among more than `TRIED`, try only the first and both ends of every
     column."""
     check_dtype(block.case.run.dtype)
@@ -360,5 +360,5 @@ def check_block(block: Block) -> None:
 
 def rows_of(problem: Problem, shared: Shared | None = None) -> list[Row]:
     """Return a row for every bandwidth of a problem, with the problem's traffic."""
-    block = Block(problem.resolved.case, problem.variant, {BANDWIDTH: problem.bandwidths})
-    return Points(block, problem, shared).rows()
+    block = CaseBlock(problem.resolved.case, problem.variant, {BANDWIDTH: problem.bandwidths})
+    return EvaluatedBlock(block, problem, shared).rows()

@@ -10,14 +10,14 @@ from typing import Any
 import jax
 
 import mfabric_jax
-from mfabric_jax.case import Block, Case, Cases, cases
+from mfabric_jax.case import Case, CaseBlock, Cases, cases
 from mfabric_jax.case.grid import files_of, reads_setting
 from mfabric_jax.case.paths import POLICY, differences, flat
 from mfabric_jax.case.policies import name_of, settings_in
 from mfabric_jax.evaluate.problem import Problem, check_dtype
 from mfabric_jax.evaluate.resolving.resolve import resolve
 from mfabric_jax.evaluate.rows.costs import MILLION, Row, bill_of, idle_spares, unknown_parts
-from mfabric_jax.evaluate.rows.points import BANDWIDTH, Points, Shared
+from mfabric_jax.evaluate.rows.points import BANDWIDTH, EvaluatedBlock, Shared
 from mfabric_jax.evaluate.rows.rows import RowArrays, column_of
 from mfabric_jax.evaluate.sharded import drop_programs_if_crowded
 from mfabric_jax.fabric.cost import Prices
@@ -107,7 +107,7 @@ class Results:
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 
-    def _varied_columns(self, block: Block) -> dict[str, Sequence[Any]]:
+    def _varied_columns(self, block: CaseBlock) -> dict[str, Sequence[Any]]:
         """Columns of the settings that vary in a block of cases; None for a setting that its cases do not read."""
         case = flat(block.case)
         shown = [path for path in self.cases.varied if path not in SHOWN]
@@ -124,12 +124,12 @@ class Results:
         return list(dict.fromkeys(setting for name in sorted(named) for setting in settings_in(name)))
 
     @functools.cached_property
-    def groups(self) -> list[Points]:
+    def groups(self) -> list[EvaluatedBlock]:
         """The blocks of cases, each with cases that differ only in numbers. Raise InputError for an impossible case."""
         shared = Shared()
         for block in self.cases.blocks:
             check_dtype(block.case.run.dtype)
-        return [Points(block, shared=shared) for block in self.cases.blocks]
+        return [EvaluatedBlock(block, shared=shared) for block in self.cases.blocks]
 
 
 def simulate(case: Case | Cases | Sequence[Case], *, workers: int = 2) -> Results:
@@ -224,8 +224,8 @@ def at_quoted_ports(all_cases: Cases) -> list[str]:
         return []
     low, high = quote.usd
     return [
-        f"A switch port of {quote.gbps:g} Gbps is priced at {listed:,g} dollars (arXiv 2501.03905). At "
-        f"{low:g} to {high:g}, quoted for {quote.of}, networks of {gpus:,} GPUs would cost, in M$: {', '.join(each)}."
+        f"A switch port of {quote.gbps:g} Gbps is priced at {listed:,g} dollars (arXiv 2501.03905). At {low:g} to "
+        f"{high:g}, quoted for {quote.product}, networks of {gpus:,} GPUs would cost, in M$: {', '.join(each)}."
     ]
 
 

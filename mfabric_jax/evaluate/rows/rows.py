@@ -271,22 +271,22 @@ def compute_source(settings: Resolved, job: Workload, achieved: float, measured_
     return f"{text}, not calibrated"
 
 
-def changes_of(job: Workload, anew: np.ndarray, switch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def changes_of(job: Workload, new_circuits: np.ndarray, switch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return new circuits per iteration in all regions, and reconfigurations of the busiest region's switch [...]."""
     groups = max(1, job.servers // (job.pp * job.servers_per_region))
     axes = (-3, -2, -1)
-    return groups * anew.sum(axis=(-4, *axes)), switch.sum(axis=axes).max(axis=-1)
+    return groups * new_circuits.sum(axis=(-4, *axes)), switch.sum(axis=axes).max(axis=-1)
 
 
-def _switching(problem: "Problem", changes: Any, turns: Any, iteration_s: Any) -> Row:
+def _switching(problem: "Problem", changes: Any, reconfigurations: Any, iteration_s: Any) -> Row:
     """Columns of changed circuits, of reconfigurations, and of their rate over the rate that the switch allows; None:
     unknown or fixed."""
     switch = problem.resolved.optical_switch if problem.fabric.reconfigures else None
     if problem.resolved.first == BOUND:
-        changes = turns = None
+        changes = reconfigurations = None
     allowed = None if switch is None else switch.reconfigurations_per_s
-    over = None if turns is None or allowed is None else turns / (iteration_s * allowed)
-    return {"circuit_changes": changes, "reconfigurations": turns, ALLOWED.name: over}
+    over = None if reconfigurations is None or allowed is None else reconfigurations / (iteration_s * allowed)
+    return {"circuit_changes": changes, "reconfigurations": reconfigurations, ALLOWED.name: over}
 
 
 def column_of(values: Sequence[Any]) -> np.ndarray:

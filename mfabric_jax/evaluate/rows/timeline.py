@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from mfabric_jax.case import Block, Case, Cases
+from mfabric_jax.case import Case, CaseBlock, Cases
 from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.problem import Problem, check_dtype
 from mfabric_jax.evaluate.resolving.resolve import resolve
@@ -80,7 +80,7 @@ def examples(cases: Cases) -> tuple[dict[str, dict[str, Any]], dict[str, list[An
     return region, {name: one_block(item.workload, timeline(item)[0]) for name, item in lines.items()}
 
 
-def _nearest_problem(block: Block) -> Problem:
+def _nearest_problem(block: CaseBlock) -> Problem:
     near: Case = min(block, key=lambda case: abs(case.network.nic_gbps - NEAR_GBPS))
     return problem_at(resolve(near.with_({"run.iterations": 1, "run.sample": None})), (near.network.nic_gbps,))
 

@@ -61,13 +61,13 @@ def record_tape(instance: HostInstance) -> Tape:
     return tape
 
 
-def changes(instance: HostInstance, d: tuple[np.ndarray, ...]) -> np.ndarray:
+def push_forward_times(instance: HostInstance, d: tuple[np.ndarray, ...]) -> np.ndarray:
     """Return the change of all begins and ends [2F] for changes of capacity, share, weight, cap, size, start, lag."""
     _, forward, _ = _programs()
     return forward(record_tape(instance), instance.flow, instance.share, instance.weight, d)
 
 
-def counts(instance: HostInstance, of_time: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return the transpose of `changes`, applied to cotangents of begins and ends [2F]."""
+def pull_back_times(instance: HostInstance, of_time: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return the transpose of `push_forward_times`, applied to cotangents of begins and ends [2F]."""
     _, _, back = _programs()
     return back(record_tape(instance), instance.flow, instance.share, instance.weight, len(instance.capacity), of_time)

@@ -30,7 +30,7 @@ from mfabric_jax.report.figures.networks import (
     utilisation_bar,
     write,
 )
-from mfabric_jax.report.numerals import many, number
+from mfabric_jax.report.numerals import count_phrase, number
 from mfabric_jax.report.style import mix_with_white
 
 _LEFT, _NOTES, _WIDTH, _COLUMN = 0.25, 2.85, 7.2, 44  # inches of margin, notes, drawing; characters of a line of notes
@@ -57,7 +57,7 @@ def draw_fabric(cluster: Any, path: str | Path, *, utilisation: Any = None, titl
 
 def build_fabric(cluster: Any, *, utilisation: Any = None, title: str = "") -> Figure:
     label = style.fabric(cluster.name).label
-    title = title or f"{label}: {many(cluster.servers, noun(cluster))}, {cluster.gpus:,} GPUs"
+    title = title or f"{label}: {count_phrase(cluster.servers, noun(cluster))}, {cluster.gpus:,} GPUs"
     if cluster.tree is None and cluster.regions is None:
         mesh = getattr(cluster, "mesh", None)
         servers, link = _between_servers(cluster)
@@ -262,7 +262,7 @@ class _Picture:
         ]
         lines = [[(x, self.level(0)), (x, self.bottom + self.panel)] for x in plugs]
         draw_segments(self.axes, lines, [self.optical] * len(lines), 1.5)
-        words = many(int(np.triu(count).sum()), "circuit")
+        words = count_phrase(int(np.triu(count).sum()), "circuit")
         words = f"region {region}: {words}" if len(self.cluster.regions) > 1 else words
         write(self.axes, middle, self.bottom + 0.1, words, 8)
         radius = min(width / 2 - 0.1, (self.panel - 0.2) / 2 - 0.07 if len(count) > 2 else 0.7)
@@ -286,7 +286,7 @@ class _Picture:
         for tier, (_, count) in enumerate(tier_links(cluster)):
             notes.append((self.level(tier + 1) + _NODE / 2, *self._of_switches(tier)))
             planes = cluster.tree.planes if cluster.tree else 1
-            words = [f"{many(int(count.sum()), 'link')} of {number(cluster.nic_gbps / planes)} Gbps"]
+            words = [f"{count_phrase(int(count.sum()), 'link')} of {number(cluster.nic_gbps / planes)} Gbps"]
             words[0] += " on each plane" if planes > 1 else ""
             if tier == 0 and cluster.rails:
                 alone = int(count.max()) == 1
@@ -306,8 +306,8 @@ class _Picture:
         cluster = self.cluster
         words = [f"NVSwitch: {number(cluster.nvswitch_gigabytes_per_s)} GB/s for a GPU"]
         if cluster.nics:
-            words.append(f"{many(cluster.nics, 'NIC')} each on packet switches")
-        head = f"{many(cluster.servers, noun(cluster))} of {many(cluster.gpus_per_server, 'GPU')}"
+            words.append(f"{count_phrase(cluster.nics, 'NIC')} each on packet switches")
+        head = f"{count_phrase(cluster.servers, noun(cluster))} of {count_phrase(cluster.gpus_per_server, 'GPU')}"
         return head, words + self._load("nvswitch up", "nvswitch down")
 
     def _of_switches(self, tier: int) -> tuple[str, list[str]]:
@@ -323,7 +323,7 @@ class _Picture:
         else:
             by_tier = (min(tree.edge_ports[1], tree.hosts_per_part), min(tree.edges_per_part, tree.pod_ports[1]))
             words.append(f"{(*by_tier, tree.pods_per_part)[tier]} of {tree.radix} ports in use")
-        return many(count, f"{kind} switch", f"{kind} switches"), words
+        return count_phrase(count, f"{kind} switch", f"{kind} switches"), words
 
     def _of_circuits(self) -> tuple[str, list[str]]:
         cluster = self.cluster
@@ -335,9 +335,9 @@ class _Picture:
         if cluster.name == ACOS:
             words = ["small switches, one for each optical NIC,", "select one of several prewired graphs"]
             what = "region of small switches"
-        words.append(f"{many(total, 'circuit')} of {number(cluster.nic_gbps)} Gbps each way")
-        words.append(f"{'up to ' if each.min() < most else ''}{many(most, 'circuit')} at a {noun(cluster)}")
-        head = f"1 {what}" if regions == 1 else f"{regions:,} regions of {many(size, noun(cluster))}"
+        words.append(f"{count_phrase(total, 'circuit')} of {number(cluster.nic_gbps)} Gbps each way")
+        words.append(f"{'up to ' if each.min() < most else ''}{count_phrase(most, 'circuit')} at a {noun(cluster)}")
+        head = f"1 {what}" if regions == 1 else f"{regions:,} regions of {count_phrase(size, noun(cluster))}"
         return head, words + (self._load("circuit") if total else [])
 
 

@@ -28,7 +28,7 @@ from mfabric_jax.report import style
 from mfabric_jax.report.drawing import paper
 from mfabric_jax.report.figures.grouped import DrawnNetwork, part_of, whole
 from mfabric_jax.report.figures.pairs import ENDPOINTS, Pair, pairs_of, rates_of
-from mfabric_jax.report.numerals import number, percent
+from mfabric_jax.report.numerals import count_phrase, number, percent
 from mfabric_jax.report.style import mix_with_white
 from mfabric_jax.support.extras import load_extra
 
@@ -273,7 +273,7 @@ def _keys(network: Any, shown: DrawnNetwork, busy: LinkHeat | None) -> list[Any]
 
 def _words(network: Any, shown: DrawnNetwork, named: bool, broad: float) -> list[str]:
     pairs = shown.pairs
-    rates, words = rates_of(pairs), f"{network.size:,} nodes, {len(network.tail):,} links"
+    rates, words = rates_of(pairs), f"{count_phrase(network.size, 'node')}, {count_phrase(len(network.tail), 'link')}"
     if len(rates) == 1:
         words += f"; {number(rates[0])} Gbps between linked nodes"
     elif rates:

@@ -88,7 +88,7 @@ def _front(points: list[tuple[float, float]], sign: int) -> list[tuple[float, fl
     return [(-user, -sign * each) for user, each in kept]
 
 
-def calls_chart(rows: Rows) -> Chart:
+def kernel_errors_chart(rows: Rows) -> Chart:
     """Return a chart of errors of dispatch and combine by EP, a look per family of kernels."""
     known = [row for row in rows if row["low_s"] is None]
     if not known:
@@ -113,9 +113,9 @@ def calls_chart(rows: Rows) -> Chart:
     return Chart("Error of the predicted seconds of dispatch and combine", note, list(looks.values()), panels)
 
 
-def calls(rows: Rows, path: str | Path) -> Path:
+def draw_kernel_errors(rows: Rows, path: str | Path) -> Path:
     """Draw rows of dispatch and combine from `mfabric validate serving` and return the path."""
-    return paper.save(lambda: drawn.figure(calls_chart(rows)), path)
+    return paper.save(lambda: drawn.figure(kernel_errors_chart(rows)), path)
 
 
 def draw_serving(rows: Rows, path: str | Path) -> Path:

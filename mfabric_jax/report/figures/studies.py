@@ -16,10 +16,10 @@ from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
 from mfabric_jax.report.drawing import drawn, paper
 from mfabric_jax.report.grid import (
     Rows,
+    check_values,
+    distinguishing_columns,
     group_rows,
-    needs_values,
     setting_label,
-    telling_apart,
     values_of,
     with_named_graphs,
 )
@@ -34,7 +34,7 @@ _HELD_OUT, _PREDICTED = "held_out_", "predicted"
 def failures_chart(rows: Rows) -> Chart:
     """Return a chart of slow-downs: panels of models on one scale, a bar per failure, diamonds for published values."""
     timed = [row for row in rows if row.get("slow_down") is not None]  # else the job waits for a repair
-    needs_values(timed, ("model", "failure", "slow_down"), "failures needs slow-downs")
+    check_values(timed, ("model", "failure", "slow_down"), "failures needs slow-downs")
     own = style.Look("simulated", style.FABRICS["mfabric"].colour)
     published = style.Look("published (arXiv 2501.03905)", style.INK, "D", hollow=True)
     shown = [value for row in timed for value in (row["slow_down"], row.get("published") or 0.0)]
@@ -42,7 +42,7 @@ def failures_chart(rows: Rows) -> Chart:
     panels, kinds = [], values_of(rows, "failure")
     rows = with_named_graphs(rows)
     fabrics = ["fabric"] if len({row.get("fabric") for row in rows}) > 1 else []
-    apart = telling_apart(rows)
+    apart = distinguishing_columns(rows)
     for key_of, own_rows in group_rows(rows, "model", *fabrics, *apart).items():
         subject, settings = key_of[: 1 + len(fabrics)], key_of[1 + len(fabrics) :]
         model = ", ".join([" on ".join(subject), *map(setting_label, apart, settings)])

@@ -21,7 +21,7 @@ PANELS = 4
 _MANY = 12  # most readable ticks of an axis
 
 
-def spread(layers: int) -> list[int]:
+def sampled_layers(layers: int) -> list[int]:
     """Return the numbers of at most four layers, the first and last among them."""
     return sorted({round(layer) for layer in np.linspace(0, layers - 1, min(layers, PANELS))})
 
@@ -39,14 +39,14 @@ def build_load(load: Any, number: Any, title: str = "", target: str = "expert") 
     if len(load) == 1:
         layers = [str(layer) for layer in range(load.shape[1])]
         return _figure({"": relative[0].T}, title, meaning, (target, "layer"), layers)
-    pictures = {f"layer {layer}": relative[:, layer].T for layer in spread(load.shape[1])}
+    pictures = {f"layer {layer}": relative[:, layer].T for layer in sampled_layers(load.shape[1])}
     return _figure(pictures, title, meaning, (target, "iteration"), number)
 
 
 def build_pairs(matrix: Any, title: str = "", source: str = "source rank", target: str = "destination rank") -> Figure:
     """Draw selections [layer, source, target] over the mean of their layer, a panel for each of at most four layers."""
     relative = _over_mean(_check_array("matrix", matrix), (1, 2))
-    pictures = {f"layer {layer}": relative[layer] for layer in spread(len(relative))}
+    pictures = {f"layer {layer}": relative[layer] for layer in sampled_layers(len(relative))}
     return _figure(pictures, title, "selections / mean", (source, target), None)
 
 

@@ -13,8 +13,8 @@ from mfabric_jax.report import numerals
 from mfabric_jax.report.grid import Rows, group_rows, numeric, textual, values_in
 from mfabric_jax.report.html import panels
 from mfabric_jax.report.html.panels import bullets, join_names, tag, words
-from mfabric_jax.report.noticed import job_words, remarks
 from mfabric_jax.report.ranking import MOST_OF_PAGE, Ranking, not_ranked, rankings
+from mfabric_jax.report.row_remarks import job_words, remarks
 from mfabric_jax.report.tables import ranking_cells
 from mfabric_jax.support.atomic import check_file, replacing, suffix
 
@@ -161,7 +161,7 @@ def _contents(rows: Rows) -> str:
             varied.append(tag("li", tag("strong", words(name)), words(f": {join_names(values)}")))
     jobs = tag("ul", *lines) if lines else ""
     names = tag("details", tag("summary", "Settings that differ between rows"), tag("ul", *varied)) if varied else ""
-    return tag("p", f"{numerals.many(len(rows), 'row')} of {len(rows[0])} columns.") + jobs + names
+    return tag("p", f"{numerals.count_phrase(len(rows), 'row')} of {len(rows[0])} columns.") + jobs + names
 
 
 def own_prices(effective: Mapping[str, Any]) -> list[str]:
@@ -202,13 +202,15 @@ def _table(rows: Rows) -> str:
     body = "".join(tag("tr", *line) for line in zip(*cells, strict=True))
     head = tag("tr", *(_heading(name, name in numbers) for name in shown))
     field = tag("label", "Filter ", '<input type="search" id="filter" placeholder="words, in any column" disabled>')
-    count = tag("output", numerals.many(len(rows), "row"), id="count")
+    count = tag("output", numerals.count_phrase(len(rows), "row"), id="count")
     whole = tag("table", tag("thead", head), tag("tbody", body), id="rows")
     tools = tag("div", field, count, class_="tools")
     inside = _alike(rows, alike) + tools + tag("div", whole, class_="scroll", tabindex="0")
     if len(rows) * len(shown) <= _OPEN:
         return inside
-    named = f"{numerals.many(len(rows), 'row')}, {numerals.many(len(shown), 'column')} to sort and filter"
+    named = (
+        f"{numerals.count_phrase(len(rows), 'row')}, {numerals.count_phrase(len(shown), 'column')} to sort and filter"
+    )
     return tag("details", tag("summary", named), inside)
 
 
@@ -216,7 +218,7 @@ def _alike(rows: Rows, names: list[str]) -> str:
     if not names:
         return ""
     pairs = [tag("div", tag("dt", words(name)), tag("dd", words(_column(rows[:1], name)[1][0]))) for name in names]
-    named = f"The same in every row: {numerals.many(len(names), 'column')}"
+    named = f"The same in every row: {numerals.count_phrase(len(names), 'column')}"
     return tag("details", tag("summary", named), tag("dl", *pairs, class_="alike"))
 
 

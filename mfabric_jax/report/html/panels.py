@@ -15,7 +15,7 @@ from mfabric_jax.report.compared import comparison_charts
 from mfabric_jax.report.drawing import drawn, paper
 from mfabric_jax.report.figures.serving import of_serving, serving_charts
 from mfabric_jax.report.grid import TIME, Rows
-from mfabric_jax.report.varied import design_space, plainest, sensitivities, token_prices
+from mfabric_jax.report.varied import design_space, mean_bars, sensitivities, token_prices
 
 PAPER = {"light": "#ffffff", "dark": "#1b2028"}  # --paper of page.css
 _THEMED = {style.INK: "var(--ink)", style.PAPER: "var(--paper)", style.FAINT: "var(--edge)", style.RULE: "var(--rule)"}
@@ -66,7 +66,7 @@ def _of_cases(rows: Rows, effective: Mapping[str, Any]) -> tuple[list[Chart], li
         with contextlib.suppress(InputError):  # rows that form no grid are a design space
             drawn = [*filter(None, [token_prices(rows, effective)]), design_space(rows, effective)]
     varied = sensitivities(rows, effective, skip=("nic_gbps", "gpus") if compared else ())
-    return [*drawn, *varied[:_OPEN]] or [plainest(rows)], [*folded, *varied[_OPEN:]], why
+    return [*drawn, *varied[:_OPEN]] or [mean_bars(rows)], [*folded, *varied[_OPEN:]], why
 
 
 def _folded_title(folded: Sequence[Chart]) -> str:

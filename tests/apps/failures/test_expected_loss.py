@@ -15,7 +15,7 @@ from mfabric_jax.apps.failures.months import months
 from mfabric_jax.commands.failures import month_price_lines
 from mfabric_jax.fabric import NAMES
 from mfabric_jax.fabric.cost import Prices
-from mfabric_jax.fabric.failures import KINDS, Hit
+from mfabric_jax.fabric.failures import KINDS, Failure
 from mfabric_jax.fabric.parts_list import get_ocs
 from mfabric_jax.fabric.registry import get, site_table
 from mfabric_jax.timing import Iteration
@@ -134,10 +134,10 @@ def test_the_share_of_an_edge_switch_that_a_link_takes():
     # 8 servers: two full switches of 32 NICs; a switch for each rail, with 8 NICs; 64 NICs on every plane.
     uplinks = {name: on_fabric(name, **EIGHT).cluster_parts.switches.uplinks for name in FULL_AND_EMPTY}
     assert uplinks == {"fat-tree": 32, "rail-only": 8, "multi-plane": 64}
-    left = [Hit("link", 0, 8, uplinks=8, spines=spines).links_left() for spines in (1, math.inf)]
+    left = [Failure("link", 0, 8, uplinks=8, spines=spines).links_left() for spines in (1, math.inf)]
     assert left == [7 / 8, 1]  # all NICs of a rail at one switch: its uplinks carry nothing
-    assert Hit("spine", 0, 8, uplinks=8, spines=2).links_left() == 1 / 2
-    assert Hit("spine", 0, 8, uplinks=8, spines=1).links_left() == 0  # then the job waits
+    assert Failure("spine", 0, 8, uplinks=8, spines=2).links_left() == 1 / 2
+    assert Failure("spine", 0, 8, uplinks=8, spines=1).links_left() == 0  # then the job waits
 
 
 RATES = {"gpu": 50000, "server": 100000, "link": 200000, "switch": 200000, "electrical-nic": 500000}

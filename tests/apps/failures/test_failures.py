@@ -106,7 +106,7 @@ def test_nothing_failed_costs_nothing(monkeypatch):
         assert one["failed_s"] == pytest.approx(one["healthy_s"], rel=1e-12)
 
 
-FIELDS = ("optical", "electrical", "switch", "anew", "balanced")
+FIELDS = ("optical", "electrical", "switch", "new_circuits", "balanced")
 
 
 def test_the_stage_that_is_hit_takes_what_an_iteration_on_what_is_left_takes():

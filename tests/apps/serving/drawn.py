@@ -7,9 +7,9 @@ import numpy as np
 
 from mfabric_jax.apps.serving import deployment
 from mfabric_jax.apps.serving.deployment import GpuPool
+from mfabric_jax.apps.serving.expert_load import place_experts
 from mfabric_jax.apps.serving.families import Family, TransferKernel
 from mfabric_jax.apps.serving.group import crossing_of, group_of
-from mfabric_jax.apps.serving.loads import place_experts
 from mfabric_jax.apps.serving.step import ServingModel
 from mfabric_jax.case import Case
 from mfabric_jax.workload.catalog import get_model

@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from mfabric_jax.apps.serving import cheapest, fastest, in_time, load, search, serve
-from mfabric_jax.apps.serving.load import mean_context, requests_of
+from mfabric_jax.apps.serving import cheapest, fastest, request_load, rows_within_limits, search, serve
+from mfabric_jax.apps.serving.request_load import mean_context, requests_of
 from mfabric_jax.apps.serving.rows import cached_deployment, full_row
-from mfabric_jax.apps.serving.sizing import Reader, batches_of, best_of, fewest
+from mfabric_jax.apps.serving.sizing import PrefillChoice, batches_of, best_of, fewest
 from mfabric_jax.case import Case, cases
 
 DRAWN = 25  # spaces without a load, and as many with one
@@ -23,8 +23,8 @@ BASE = {
 def coarse():
     """Tables of seconds with few points, for members and search alike."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(load, "GRID", (12, 5))
-        patched.setattr(load, "PASSES", (5, 1))
+        patched.setattr(request_load, "GRID", (12, 5))
+        patched.setattr(request_load, "PASSES", (5, 1))
         yield
 
 
@@ -42,10 +42,10 @@ class Drawn:
         member = cached_deployment(
             Case().with_(self.asked | self.settings(*(draw.choice(some) for some in self.axes())))
         )
-        reader, numbers = Reader.of(member), member.numbers._replace(context=320.0)
+        choice, numbers = PrefillChoice.of(member), member.numbers._replace(context=320.0)
         step_s = float(member.tpot_for_limit_s(numbers))
         self.asked["serving.tpot_ms"] = 1000 * step_s * draw.uniform(0.97, 1.1)
-        least_ms = 1000 * (reader.lone_s + step_s)
+        least_ms = 1000 * (choice.lone_s + step_s)
         self.asked["serving.load.ttft_ms"] = draw.choice((None, least_ms * draw.uniform(0.98, 2)))
         self.groups = [(None,), (None,)]
         if loaded:
@@ -77,8 +77,8 @@ class Drawn:
             said, groups = self.settings(*chosen), (decode_groups, prefill_groups)
             said |= dict(zip(("serving.load.decode_groups", "serving.load.prefill_groups"), groups, strict=True))
             deployed = cached_deployment(Case().with_(self.asked | said))
-            if load.has_load(deployed.case):
-                yield load.columns(deployed) | {"fits": deployed.prefill_fits}
+            if request_load.has_load(deployed.case):
+                yield request_load.columns(deployed) | {"fits": deployed.prefill_fits}
             else:
                 yield full_row(deployed, None, arriving=False)
 
@@ -86,13 +86,13 @@ class Drawn:
         """A row for the best of every size."""
         for ep in self.sizes:
             case = Case().with_(self.asked | {"serving.ep": ep, "serving.prefill.ep": self.pools[0][0]})
-            deployed, loaded = cached_deployment(case), load.has_load(case)
+            deployed, loaded = cached_deployment(case), request_load.has_load(case)
             context = mean_context(requests_of(deployed)) if loaded else case.serving.context
             decode = []
             for way in self.ways:
                 own = cached_deployment(case.with_({"serving.overlap": way}))
                 decode.append(batches_of(own, context, self.batches))
-            prefill = [Reader.of(cached_deployment(case.with_(self.pool(*pool)))) for pool in self.pools]
+            prefill = [PrefillChoice.of(cached_deployment(case.with_(self.pool(*pool)))) for pool in self.pools]
             chosen = [fewest(decode, prefill)] if loaded else [(one, None) for one in best_of(decode, prefill)]
             for member, outcome in chosen:
                 yield full_row(member, outcome, arriving=loaded)
@@ -116,7 +116,7 @@ def gpus(row):
 def test_without_a_load_the_most_tokens_and_the_fewest_dollars_are_those_of_all_members(seed):
     space = Drawn(seed, loaded=False)
     every = [row for row in space.members() if plainly_in_time(row)]
-    found = in_time(space.found())
+    found = rows_within_limits(space.found())
     assert bool(found) == bool(every)
     if every:
         assert fastest(found)["tokens_per_s_per_gpu"] == max(row["tokens_per_s_per_gpu"] for row in every)
@@ -128,7 +128,7 @@ def test_without_a_load_the_most_tokens_and_the_fewest_dollars_are_those_of_all_
 def test_under_a_load_the_fewest_gpus_and_dollars_are_those_of_all_members(seed):
     space = Drawn(100 + seed, loaded=True)
     every = [row for row in space.members() if plainly_in_time(row)]
-    found = in_time(space.found())
+    found = rows_within_limits(space.found())
     beyond = [row for row in found if gpus(row) > max(map(gpus, every), default=0)]  # more groups than were looked at
     assert bool(every) <= bool(found)
     if every and beyond != found:
@@ -151,7 +151,7 @@ def test_a_batch_that_is_never_full_may_be_larger_than_a_full_one_in_time():
     """A full batch of 17 takes longer than 30 ms at 4,608 tokens of context, but 4.3 requests a second do not fill it;
     16 would need a second group."""
     case = H200.with_({"serving.tpot_ms": 30.0, "serving.load.rate": 4.3, "serving.ep": 8})
-    (row,) = in_time(serve(case))
+    (row,) = rows_within_limits(serve(case))
     assert (row["load_decode_gpus"], row["load_prefill_gpus"], row["batch"], row["overlap"]) == (8, 8, 17, False)
     assert row["tpot_s"] <= 0.03
 
@@ -159,7 +159,7 @@ def test_a_batch_that_is_never_full_may_be_larger_than_a_full_one_in_time():
 @pytest.mark.slow
 @pytest.mark.parametrize(("rate", "count"), [(23.0, 24), (140.0, 88)])
 def test_a_load_takes_the_fewest_gpus_of_all_sizes(rate, count):
-    rows = in_time(search(cases(H200.with_({"serving.load.rate": rate}))))
+    rows = rows_within_limits(search(cases(H200.with_({"serving.load.rate": rate}))))
     assert gpus(fastest(rows)) == min(map(gpus, rows)) == count
     dollars = [row["load_usd_per_million_tokens"] for row in rows]
     assert cheapest(rows)["load_usd_per_million_tokens"] == min(dollars)
@@ -167,7 +167,7 @@ def test_a_load_takes_the_fewest_gpus_of_all_sizes(rate, count):
 
 def test_every_size_counts_without_a_load():
     """40 GPUs decode more than any of the sizes that are powers of 2 or published (their copies are even enough)."""
-    best = fastest(in_time(search(cases(H200))))
+    best = fastest(rows_within_limits(search(cases(H200))))
     assert best["ep"] == 40
     assert best["tokens_per_s_per_gpu"] == pytest.approx(4406, abs=1)
 
@@ -181,4 +181,4 @@ def test_requests_that_no_memory_holds_are_not_in_time(tmp_path):
         row = next(serve(case.with_({"serving.load.keep": keep})))
         assert row["refused"] == 20
         assert row["in_slo"] == pytest.approx(0.9, abs=0.01)
-        assert bool(in_time([row])) is enough
+        assert bool(rows_within_limits([row])) is enough

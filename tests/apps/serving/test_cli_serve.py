@@ -9,10 +9,10 @@ import pytest
 from mfabric_jax.apps.serving import rows as serving_rows
 from mfabric_jax.apps.serving import serve, sizing
 from mfabric_jax.apps.serving.rows import cached_deployment, row_of
-from mfabric_jax.apps.serving.sizing import MOST_BATCH, in_time
+from mfabric_jax.apps.serving.sizing import MOST_BATCH, with_best_batch
 from mfabric_jax.case import Case, cases
 from mfabric_jax.checks import InputError
-from mfabric_jax.commands import serve_said
+from mfabric_jax.commands import serve_sentences
 from mfabric_jax.report.figures.serving import serving_chart, serving_charts
 from tests.command_line import mistake, status
 
@@ -85,7 +85,7 @@ def test_a_picture_shows_speed_beside_throughput(tmp_path):
 
 def test_within_a_time_the_batch_is_the_best_that_fits(monkeypatch):
     asked = case(serving__ep=72, serving__context=2000.0, serving__tpot_ms=50.0, serving__by="predicted")
-    found = in_time(cached_deployment(asked))
+    found = with_best_batch(cached_deployment(asked))
     batch = float(found.case.serving.batch)
     assert 1 < batch < MOST_BATCH
 
@@ -101,8 +101,8 @@ def test_within_a_time_the_batch_is_the_best_that_fits(monkeypatch):
     (given,) = serve(asked)
     assert given["batch"] == batch
     monkeypatch.setattr(sizing, "TOGETHER", 7)
-    assert in_time(cached_deployment(asked)) == found
-    late = in_time(cached_deployment(case(serving__tpot_ms=0.1)))
+    assert with_best_batch(cached_deployment(asked)) == found
+    late = with_best_batch(cached_deployment(case(serving__tpot_ms=0.1)))
     assert float(late.case.serving.batch) == 1
 
 
@@ -169,7 +169,7 @@ def test_the_band_holds_the_step_also_where_one_micro_batch_is_quicker(capsys):
 def test_what_keeps_the_batch_from_being_larger():
     """Memory, or the next token would be late; nothing where the batch is stated."""
     assert row_of(cached_deployment(case()))["batch_limit"] is None
-    full, late = (row_of(in_time(cached_deployment(case(serving__tpot_ms=limit)))) for limit in (1000.0, 45.0))
+    full, late = (row_of(with_best_batch(cached_deployment(case(serving__tpot_ms=limit)))) for limit in (1000.0, 45.0))
     assert (full["batch_limit"], late["batch_limit"]) == ("memory", "time")
     assert full["requests"] <= full["most_requests"] < full["requests"] + 2
     assert late["requests"] + 2 < late["most_requests"]
@@ -388,7 +388,7 @@ def test_the_cheapest_row_is_sought_among_all_rows(capsys):
     dear = {"usd_per_million_tokens": 0.3, "tokens_per_s_per_gpu": 9.0}
     row = row_of(cached_deployment(case(serving__ep=32, serving__batch=8.0))) | dear
     least = row | {"usd_per_million_tokens": 0.1, "tokens_per_s_per_gpu": 1.0, "ep": 8}
-    said = next(serve_said.of_rows([row], [row, least]))
+    said = next(serve_sentences.row_sentences([row], [row, least]))
     assert said.startswith("Cheapest row that fits and has a price: ")
     assert "ep 8" in said
     assert "0.1 $" in said

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from mfabric_jax.apps.serving.loads import busiest_over_mean, copies_of, group_chances, place_experts, slots_of
+from mfabric_jax.apps.serving.expert_load import busiest_over_mean, copies_of, group_chances, place_experts, slots_of
 from mfabric_jax.traffic.dispatch import GroupLimit, even_reach_probabilities
 from mfabric_jax.workload.catalog import get_model
 from mfabric_jax.workload.models import DEEPSEEK_V3

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from mfabric_jax.apps.serving import deployment, load
+from mfabric_jax.apps.serving import deployment, request_load
 from mfabric_jax.apps.serving.columns import SPLIT
 from mfabric_jax.apps.serving.disaggregated import MOST_MICRO_BATCHES, Stages, split_deployment
 from mfabric_jax.apps.serving.rows import cached_deployment, serve
@@ -160,7 +160,7 @@ def test_a_load_is_served_by_attention_gpus():
     row = next(serve(case.with_({"serving.load.requests": 500})))
     assert row["load_decode_gpus"] == 32
     deployed = cached_deployment(case)
-    pool = load.decode_pool(deployed, load.requests_of(deployed))
+    pool = request_load.decode_pool(deployed, request_load.requests_of(deployed))
     assert (pool.units, pool.most) == (16, 96)
     assert pool.step_s(96, 4096) == pytest.approx(float(deployed.decoding(deployed.numbers).tpot_s), rel=0.005)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mfabric_jax.apps.serving import deployment, family
+from mfabric_jax.apps.serving.expert_load import copies_of, place_experts
 from mfabric_jax.apps.serving.group import crossing_of, group_of
-from mfabric_jax.apps.serving.loads import copies_of, place_experts
 from mfabric_jax.apps.serving.rows import row_of
 from mfabric_jax.case import Case
 from mfabric_jax.case.network import NAMES
@@ -77,7 +77,7 @@ def skewed(fabric, gpus, seed, rule="expert", per_server=2):
     facts = {f"model__{name}": n for name, n in facts.items()}
     said = case(fabric, gpus, gpu__gpus_per_server=per_server, **facts, **plain.PLANE)
     group = group_of(said, gpus)
-    facts = deployment(said).decode.model.of
+    facts = deployment(said).decode.model.architecture
     load = place_experts(facts, gpus, 2, drawn.dirichlet(np.full(2 * gpus, 0.7))[None], placed=False)
     flows = copies_of(load, rule, per_server).between[0]
     pairs = {(a, b): flows[a, b] for a, b in itertools.permutations(range(gpus), 2) if flows[a, b]}

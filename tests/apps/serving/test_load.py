@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mfabric_jax.apps.serving import load, queueing
+from mfabric_jax.apps.serving import queueing, request_load
 from mfabric_jax.apps.serving.arrivals import Requests, poisson
 from mfabric_jax.apps.serving.columns import LOADED
 from mfabric_jax.apps.serving.queueing import DecodePool, LookupTable, PrefillPool, Wire, simulate
@@ -154,8 +154,8 @@ CASE = Case().with_(
 
 def test_tables_follow_the_steps_that_they_stand_for():
     deployed = cached_deployment(CASE)
-    asked = load.requests_of(deployed)
-    decode, prefill = load.decode_pool(deployed, asked), load.prefill_pool(deployed, asked)
+    asked = request_load.requests_of(deployed)
+    decode, prefill = request_load.decode_pool(deployed, asked), request_load.prefill_pool(deployed, asked)
     for held, context in itertools.product((0.4, 3.3, 27.7, 79.0), (4100.0, 4250.0)):
         numbers = deployed.numbers._replace(batch=np.array(held / 2), context=context)
         assert decode.step_s(held, context) == pytest.approx(float(deployed.decoding(numbers).tpot_s), rel=0.005)
@@ -190,7 +190,7 @@ def test_open_groups_that_prefill_keep_up_with_what_arrives_or_with_what_decodes
     most = next(serve(CASE))["prefill_gpus"] / 0.8  # of full groups that decode
     assert groups(10_000.0) == pytest.approx(most, abs=1)
     each_s = 32 * next(serve(CASE))["prefill_tokens_per_s_per_gpu"] / 4096
-    arriving = load.requests_of(cached_deployment(CASE.with_({"serving.load.rate": 90.0}))).rate
+    arriving = request_load.requests_of(cached_deployment(CASE.with_({"serving.load.rate": 90.0}))).rate
     assert groups(90.0) == np.ceil(arriving / (0.8 * each_s))
     assert groups(5.0) == 1
 
@@ -200,7 +200,7 @@ def test_a_log_is_read_with_the_stated_unit_and_size_of_blocks(tmp_path):
     line = '{{"timestamp": {}, "input_length": 48, "output_length": 9, "hash_ids": [0, 1, {}]}}\n'
     trace.write_text("".join(line.format(at, 2 + at) for at in range(3)), encoding="utf-8")
     log = {"arrivals": str(trace), "rate": None, "unit": "s", "block": 16}
-    asked = load.requests_of(
+    asked = request_load.requests_of(
         cached_deployment(CASE.with_({f"serving.load.{name}": value for name, value in log.items()}))
     )
     assert asked.arrival_s.tolist() == [0, 1, 2]
@@ -236,20 +236,20 @@ def test_hot_pairs_are_those_between_which_most_bytes_travel():
     asked = requests_at((0, 50, 50, 1), (1, 10, 10, 1), (9, 30, 30, 1), (20, 35, 35, 1))
     pools = plain_pools()
     timeline = simulate(asked, *pools)
-    outcome = load.LoadOutcome(asked, *pools, timeline, 0, 0)
+    outcome = request_load.LoadOutcome(asked, *pools, timeline, 0, 0)
     total = {}
     for sender, receiver, size in zip(timeline.sender, timeline.receiver, asked.prompt, strict=True):
         total[sender, receiver] = total.get((sender, receiver), 0) + size
     pair = max(total, key=lambda pair: (total[pair], -pair[0], -pair[1]))
-    assert load.hot_pairs(outcome)[0] == (*pair, total[pair])
+    assert request_load.hot_pairs(outcome)[0] == (*pair, total[pair])
 
 
 def test_only_a_case_with_a_load_has_its_columns():
     without = CASE.with_({"serving.load.rate": None})
     assert not set(LOADED) & set(next(serve(without)))
-    assert load.columns(cached_deployment(without)) == dict.fromkeys(LOADED)
+    assert request_load.columns(cached_deployment(without)) == dict.fromkeys(LOADED)
     grouped = dataclasses.replace(cached_deployment(CASE), case=CASE.with_({"serving.load.decode_groups": 2}))
-    assert load.columns(grouped)["load_decode_gpus"] == 64
+    assert request_load.columns(grouped)["load_decode_gpus"] == 64
 
 
 def test_what_is_done_in_time_is_part_of_what_is_done_in_the_same_window():

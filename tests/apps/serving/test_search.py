@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from mfabric_jax.apps.serving import cheapest, fastest, in_time, search
+from mfabric_jax.apps.serving import cheapest, fastest, rows_within_limits, search
 from mfabric_jax.apps.serving.rows import cached_deployment, serve
 from mfabric_jax.apps.serving.search import sizes_of
 from mfabric_jax.case import Case, cases
@@ -28,7 +28,7 @@ def test_every_size_from_4_to_320_that_fits_gives_the_row_of_serve():
         sized = CASE.with_({"serving.ep": row["ep"], **prefill_of(row)})
         assert row == next(serve(sized))
     assert list(search(cases(CASE), start=7)) == rows[7:]
-    good = in_time(rows)
+    good = rows_within_limits(rows)
     assert {row["ep"] for row in rows} - {row["ep"] for row in good} == {4, 8}  # 168 and 84 GB of weights
     best, least = fastest(good), cheapest(good)
     assert all(row["tokens_per_s_per_gpu"] <= best["tokens_per_s_per_gpu"] for row in good)
@@ -113,7 +113,7 @@ def test_both_ways_of_overlap_are_tried_unless_one_is_stated():
 
     for ep in (16, 32):
         ways = {way: best(ep, overlap=way) for way in (True, False)}
-        fast = max(in_time(ways.values()), key=lambda row: row["tokens_per_s_per_gpu"])
+        fast = max(rows_within_limits(ways.values()), key=lambda row: row["tokens_per_s_per_gpu"])
         found = best(ep)
         assert (found["overlap"], found["batch"]) == (fast["overlap"], fast["batch"])
         assert found["prefill_overlap"] is True  # of its own
@@ -127,7 +127,7 @@ def test_a_pass_is_as_short_as_the_first_token_needs():
         row = next(search(cases(CASE.with_({"serving.load.ttft_ms": limit})), start=3))
         found[limit] = row
         assert row["ttft_limit_s"] == (None if limit is None else pytest.approx(limit / 1000))
-        assert bool(in_time([row])) == (limit != 1.0)
+        assert bool(rows_within_limits([row])) == (limit != 1.0)
     assert found[None]["prefill_tokens"] == 8192
     assert found[None]["ttft_s"] > 0.7 >= found[700.0]["ttft_s"]
     assert found[700.0]["prefill_tokens"] < 8192
@@ -140,8 +140,8 @@ def test_the_slower_end_keeps_to_the_time_where_that_is_asked():
     usual, slow = (next(serve(CASE.with_({"serving.ep": 32, "serving.by": by}))) for by in ("predicted", "high"))
     assert usual["tpot_s"] <= 0.05 < usual["tpot_high_s"]
     assert slow["tpot_high_s"] <= 0.05
-    assert in_time([usual]) == [usual]
-    assert in_time([usual | {"by": "high"}]) == []
-    assert in_time([slow]) == [slow]
+    assert rows_within_limits([usual]) == [usual]
+    assert rows_within_limits([usual | {"by": "high"}]) == []
+    assert rows_within_limits([slow]) == [slow]
     more = next(serve(CASE.with_({"serving.ep": 32, "serving.tpot_ms": None, "serving.batch": slow["batch"] + 1})))
     assert more["overlap"] != slow["overlap"] or more["tpot_high_s"] > 0.05

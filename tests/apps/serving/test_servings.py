@@ -14,7 +14,7 @@ from mfabric_jax.apps.serving.rows import cached_deployment
 from mfabric_jax.apps.serving.serving_steps import CALLS, serving_bands, serving_rows, serving_summary, servings
 from mfabric_jax.apps.serving.step import MEASURED_OVER_PREDICTED
 from mfabric_jax.checks import InputError
-from mfabric_jax.report.figures.serving import calls_chart
+from mfabric_jax.report.figures.serving import kernel_errors_chart
 from mfabric_jax.report.tables import servings as table
 from mfabric_jax.workload.gpus import GPUS
 
@@ -179,7 +179,7 @@ def test_a_benchmark_stands_for_its_rows():
 def test_the_table_and_the_pictures_show_every_row(rows):
     said = table(rows, serving_summary(rows), serving_bands(rows))
     assert all(row["row"] in said for row in rows)
-    dispatch, combine = calls_chart(rows).panels
+    dispatch, combine = kernel_errors_chart(rows).panels
     shown = sum(len(curve.points) for panel in (dispatch, combine) for curve in panel.curves)
     assert shown == sum(row["what"] in CALLS for row in rows)
     hollow = {curve.look.label for curve in combine.curves if curve.look.hollow}

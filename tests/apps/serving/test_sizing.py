@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mfabric_jax.apps.serving import cheapest, fastest, in_time, serve
+from mfabric_jax.apps.serving import cheapest, fastest, rows_within_limits, serve
 from mfabric_jax.apps.serving.arrivals import Requests, repeat_requests
 from mfabric_jax.case import Case
 
@@ -42,8 +42,8 @@ def test_the_pool_that_makes_requests_late_grows():
     assert groups_of(prompt)[0] == groups_of(usual)[0]
     fixed = row_of(ttft_ms=450.0, prefill_groups=groups_of(usual)[1])
     assert fixed["in_slo"] < 0.99
-    assert in_time([fixed]) == []
-    assert in_time([prompt]) == [prompt]
+    assert rows_within_limits([fixed]) == []
+    assert rows_within_limits([prompt]) == [prompt]
 
 
 def test_dollars_at_a_load_are_of_all_gpus_over_what_they_serve():

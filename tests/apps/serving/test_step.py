@@ -10,8 +10,8 @@ import pytest
 
 from mfabric_jax.apps.serving import deployment, family
 from mfabric_jax.apps.serving.deployment import StepInputs
+from mfabric_jax.apps.serving.expert_load import place_experts
 from mfabric_jax.apps.serving.group import Crossing
-from mfabric_jax.apps.serving.loads import place_experts
 from mfabric_jax.apps.serving.step import LayerSeconds, ServingModel, Wires, step_seconds
 from mfabric_jax.case import Case
 from mfabric_jax.workload.catalog import get_model

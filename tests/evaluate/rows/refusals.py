@@ -111,10 +111,10 @@ CASES = [  # settings that do not go together, or that nothing has
         ({"job.sharding": shared, "job.overlap_gradients": True}, "job.overlap_gradients must be false ")
         for shared in ("gradients", "parameters")
     ],
-    (PASSES | {"circuits.span.length": "stage"}, "circuits.reconfigure must be on-demand or span"),
+    (PASSES | {"circuits.span.length": "stage"}, "circuits.reconfigure must be on-demand or always or span"),
     (PASSES | {"circuits.partial": True}, "circuits.partial must be false with job.overlap passes, got true."),
     (PASSES | {"compute.received.combine": "rank"}, "compute.received.combine must be barrier with job.overlap"),
-    (PASSES | {"circuits.reconfigure": "pays"}, "circuits.reconfigure must be on-demand or span"),
+    (PASSES | {"circuits.reconfigure": "pays"}, "circuits.reconfigure must be on-demand or always or span"),
     *[
         (PASSES | {"circuits.policy": policy}, "circuits.policy must choose by demand alone with job.overlap passes")
         for policy in ("random", "previous", "threshold", "local-search", "relaxed")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError, cases, report, simulate
-from mfabric_jax.evaluate.resolving.limits import check_beside
+from mfabric_jax.evaluate.resolving.limits import check_modelled
 from mfabric_jax.evaluate.solving import solve
 from mfabric_jax.routing import degree_bound
 from mfabric_jax.timing.passes import places
@@ -66,4 +66,4 @@ def test_it_is_one_row_whatever_the_policy_and_is_not_ranked():
 
 def test_failures_have_none():
     with pytest.raises(InputError, match=r"circuits\.reconfigure must be"):
-        check_beside("failures", small({"network.fabric": "mfabric", "circuits.reconfigure": "bound"}))
+        check_modelled("failures", small({"network.fabric": "mfabric", "circuits.reconfigure": "bound"}))

@@ -58,7 +58,7 @@ def test_what_moves_takes_the_time_of_its_bytes_by_hand():
     """Ranks with NICs of their own, two a server here: the fullest port decides, of NICs and of NVSwitches."""
     one, found = scenario(small(AGAIN)), row(small(AGAIN))
     job = one.workload
-    copied = expert_moves(one.tokens.slots, one.resolved.room(job), 2)
+    copied = expert_moves(one.tokens.slots, one.resolved.layout(job), 2)
     size = 3 * job.architecture.hidden * job.architecture.expert_hidden * (2 + 12 / job.dp)
     server = np.arange(job.ep) // job.ranks_per_server
     away = server[:, None] != server
@@ -124,8 +124,8 @@ def test_experts_are_placed_on_the_servers_that_a_fabric_has():
     # Scale-up domains are servers of 64 GPUs: all 8 ranks of a group sit in one, and none in two as on servers of 8.
     given = {"traffic.generated.skew": 0.8, "placement.rule": "hierarchical", "network.nic_gbps": 400.0}
     tree, domain = (scenario(small(given | {"network.fabric": fabric})) for fabric in ("fat-tree", "nvl72"))
-    rooms = [one.resolved.room(one.workload) for one in (tree, domain)]
-    assert [room.servers for room in rooms] == [4, 1]
+    rooms = [one.resolved.layout(one.workload) for one in (tree, domain)]
+    assert [layout.servers for layout in rooms] == [4, 1]
     own = traffic_of(domain.resolved.case, domain.workload, past=domain.resolved.past)[0]
     np.testing.assert_array_equal(domain.tokens.count, own.count)
     assert (tree.tokens.count != domain.tokens.count).any()
@@ -133,7 +133,7 @@ def test_experts_are_placed_on_the_servers_that_a_fabric_has():
 
 def test_a_limit_to_groups_is_none_for_a_model_without_groups():
     limited = small({"job.per-server.node_limit": "model", "placement.rule": RULE[10:]})
-    assert resolve(limited).room(resolve(limited).job).groups == 8
+    assert resolve(limited).layout(resolve(limited).job).groups == 8
 
 
 SPREAD = JOB | {"job.batch.micro_batches": 2, "traffic.drawn": 2, "run.iterations": 2}
@@ -311,7 +311,7 @@ def test_circuits_that_stay_are_waited_for_in_every_block_and_pass():
     solved, moe = solve(one), places(one.workload).layer >= 0
     np.testing.assert_array_equal(solved.switch[0, ..., 0], moe)
     assert not solved.switch[..., 1].any()
-    assert not np.asarray(solved.anew).any()
+    assert not np.asarray(solved.new_circuits).any()
     paid, free = row(case), row(small(REGION | slow))
     # A delay that nothing hides but a block's own computation: each of 32 blocks waits, forward and backward.
     assert free["reconfig_s"] == 0

@@ -4,7 +4,7 @@ import pytest
 
 from mfabric_jax import cases
 from mfabric_jax.evaluate.flow_ends import COLUMNS, slot_of
-from mfabric_jax.evaluate.rows.points import Points
+from mfabric_jax.evaluate.rows.points import EvaluatedBlock
 from mfabric_jax.evaluate.solving import solve
 from tests.small import row, scenario, small
 
@@ -33,7 +33,7 @@ def test_ends_of_a_row(fabric):
 def test_rows_and_columns_say_the_same(fabric):
     given = small({"network.fabric": fabric, "run.iterations": 2})
     (block,) = cases(given, {"network.nic_gbps": [100.0, 400.0], "run.sample": [None, 0, 1]}).blocks
-    swept = Points(block).columns()
+    swept = EvaluatedBlock(block).columns()
     each = [row(given.with_({"network.nic_gbps": gbps})) for gbps in (100.0, 400.0)]
     for name in COLUMNS:
         want, last, first, second = [one[name] for one in each], *(swept[name].tolist()[at::3] for at in range(3))

@@ -11,7 +11,7 @@ from mfabric_jax.evaluate.resolving.resolve import resolve
 from mfabric_jax.fabric import degrade
 from mfabric_jax.fabric.graph import graph_text
 from mfabric_jax.fabric.graph_failures import absent_parts, broken_links, graph_devices, wait_reason
-from mfabric_jax.fabric.graph_file import GraphFile, own_graph
+from mfabric_jax.fabric.graph_file import GraphFile, load_graph
 from mfabric_jax.fabric.graphs.made import GraphNumbers, make_graph
 from mfabric_jax.routing.graphs import add_rates, paths_on_links
 
@@ -38,7 +38,7 @@ def drawn(tmp_path):
 
 
 def names(asked, links):
-    network = own_graph(asked).network
+    network = load_graph(asked).network
     return [network.link_name(link) for link in links]
 
 
@@ -68,12 +68,12 @@ def test_a_nic_that_is_split_loses_one_of_its_links(drawn):
     case = case.with_({"network.nic_gbps": 400.0})
     resolved = resolve(case)
     group = resolved.fabric.group(resolved.site, 400.0)
-    assert (group.planes, absent_parts(group.of)["plane"]) == (
+    assert (group.planes, absent_parts(group.graph_file)["plane"]) == (
         4,
         "a graph does not say which of its switches form a plane",
     )
     left = degrade(group, "plane-link", server=1, gpu=4).group
-    assert len(left.of.failed) == 2
+    assert len(left.graph_file.failed) == 2
     after = paths_on_links(add_rates(left, resolved.job, "spray"), resolved.job, "spray").times_now(
         left, np.ones((1, 16, 16))
     )

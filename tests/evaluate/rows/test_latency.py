@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import cases
-from mfabric_jax.evaluate.rows.points import Points
+from mfabric_jax.evaluate.rows.points import EvaluatedBlock
 from tests.small import row, scenario, small
 
 ALPHA = "network.alpha_s"
@@ -24,7 +24,7 @@ def test_the_column_is_what_an_iteration_takes_longer(fabric):
 def test_swept_as_columns_and_one_by_one():
     asked, alphas = {"network.fabric": "fat-tree"}, [0.0, 1e-5, 1e-3]
     (block,) = cases(small(asked), {ALPHA: alphas}).blocks
-    swept = Points(block).columns()
+    swept = EvaluatedBlock(block).columns()
     for name in ("iteration_s", "latency_s", "ep_comm_s"):
         np.testing.assert_allclose(swept[name], [row(small(asked | {ALPHA: one}))[name] for one in alphas], rtol=1e-9)
 
@@ -83,7 +83,7 @@ def test_delays_of_a_graph_are_in_the_column(on_graph):
 def test_delays_of_a_graph_in_a_sweep(on_graph):
     case, usual = on_graph(None, (1e-4, 2e-4, 1e-4, 3e-4)), [0.0, 1e-6, 1.0]
     (block,) = cases(case, {"network.link_delay_s": usual}).blocks
-    swept = Points(block).columns()
+    swept = EvaluatedBlock(block).columns()
     one_by_one = [row(case.with_({"network.link_delay_s": one})) for one in usual]
     for name in ("iteration_s", "latency_s"):
         np.testing.assert_allclose(swept[name], [one[name] for one in one_by_one], rtol=1e-5)

@@ -3,7 +3,7 @@
 import pytest
 
 from mfabric_jax import cases
-from mfabric_jax.evaluate.rows.points import Points
+from mfabric_jax.evaluate.rows.points import EvaluatedBlock
 from mfabric_jax.fabric.cost import PATCH_PANEL, REGIONAL_OCS, Prices
 from mfabric_jax.report.ranking import rankings
 from tests.small import row, small
@@ -44,6 +44,6 @@ def test_a_ranking_says_it():
 
 def test_columns_say_the_same():
     (block,) = cases(small(NEVER), {"network.nic_gbps": [100.0, 400.0]}).blocks
-    swept = Points(block).columns()["panel_network_cost_usd"]
+    swept = EvaluatedBlock(block).columns()["panel_network_cost_usd"]
     want = [row(small(NEVER | {"network.nic_gbps": gbps}))["panel_network_cost_usd"] for gbps in (100.0, 400.0)]
     assert swept.tolist() == pytest.approx(want)

@@ -8,9 +8,9 @@ from mfabric_jax.checks import Misfit
 from mfabric_jax.evaluate import simulate, solve_cluster
 from mfabric_jax.evaluate.resolving.resolve import resolve
 from mfabric_jax.fabric.graph import graph_text
-from mfabric_jax.fabric.graph_file import own_graph
+from mfabric_jax.fabric.graph_fabric import describe_graph
+from mfabric_jax.fabric.graph_file import load_graph
 from mfabric_jax.fabric.graphs.made import GraphNumbers, make_graph
-from mfabric_jax.fabric.own_graph import describe_graph
 from mfabric_jax.routing.graphs import add_rates, paths_on_links
 from tests.command_line import mistake
 from tests.mistakes import refused
@@ -59,7 +59,7 @@ def test_a_leaf_spine_is_the_fat_tree_of_its_nics(on_graph):
 def test_full_mesh_takes_n_over_size_units(on_graph):
     # 16 ranks in a 4x4 mesh, one byte a pair: every link carries 16 / 4 bytes.
     group, job = group_of(on_graph("full-mesh", {"gpu.gpus_per_server": 1}, gpus=16, shape=(4, 4)))
-    assert (group.nics, own_graph(group.of).longest) == (6, 2)
+    assert (group.nics, load_graph(group.graph_file).longest) == (6, 2)
     (seconds,) = paths_on_links(group, job, "spray").times_now(group, np.ones((1, 16, 16)))
     assert seconds == pytest.approx(4 / group.nic_Bps)
     drawn = paths_on_links(group, job, "ecmp", seed=1)

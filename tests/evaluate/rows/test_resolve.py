@@ -11,7 +11,7 @@ from mfabric_jax.case.paths import flat
 from mfabric_jax.evaluate import example_timeline, iteration_of
 from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax
 from mfabric_jax.evaluate.resolving.set_up import memory_columns, schedule_words, too_large_words, wider_words
-from mfabric_jax.evaluate.rows.points import Points
+from mfabric_jax.evaluate.rows.points import EvaluatedBlock
 from mfabric_jax.fabric import NAMES
 from mfabric_jax.workload import get
 from mfabric_jax.workload.catalog import NAMES as MODELS
@@ -240,7 +240,7 @@ def test_many_cases_at_once_have_the_rows_of_single_ones(axis):
     changes, axes = AXES[axis]
     asked = cases(small(JOB | {"traffic.generated.skew": 1.0} | changes), axes)
     (block,) = asked.blocks
-    together = Points(block).rows()
+    together = EvaluatedBlock(block).rows()
     alone = [row(case) for case in asked]
     assert len(together) == len(alone) == len(asked)
     for one, other in zip(together, alone, strict=True):

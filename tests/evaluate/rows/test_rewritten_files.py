@@ -14,7 +14,7 @@ from mfabric_jax.evaluate.resolving.resolve import resolve
 from mfabric_jax.evaluate.rows.costs import bill_of
 from mfabric_jax.evaluate.solving import solve_efficiency
 from mfabric_jax.fabric.graph import graph_text
-from mfabric_jax.fabric.graph_file import GraphFile, own_graph
+from mfabric_jax.fabric.graph_file import GraphFile, load_graph
 from mfabric_jax.fabric.graphs.made import GraphNumbers, make_graph
 from mfabric_jax.policies.own import load_function
 from mfabric_jax.support.text_files import HASHED, digest, stamp
@@ -153,7 +153,7 @@ def test_ranks_are_read_again(tmp_path):
     found = []
     for some in (order, order[::-1], order):
         rewrite(ranks, json.dumps({"gpus": some}))
-        found.append(own_graph(GraphFile.of(resolve(case).case.network)).nodes.tolist())
+        found.append(load_graph(GraphFile.of(resolve(case).case.network)).nodes.tolist())
     assert found[0] == found[2] == found[1][::-1] != found[1]
 
 

@@ -17,7 +17,7 @@ from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.evaluate.arranged import inside_of
 from mfabric_jax.evaluate.links import RELAY_STEPS, at_unit_bandwidth
 from mfabric_jax.evaluate.problem import Problem
-from mfabric_jax.evaluate.resolving.limits import check_beside
+from mfabric_jax.evaluate.resolving.limits import check_modelled
 from mfabric_jax.evaluate.solving import solve_between
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.flows.flows import Flows, flows_of
@@ -45,10 +45,10 @@ class ReplicaAllToAlls:
         self.backward, self.ratio = where.backward, job.combine_bytes / job.dispatch_bytes
         self.nic_Bps, self.per_server, self.slices = nic_Bps, per_server, job.tp if ends == "gpu" else 1
         self.count = None if exchanges.count is None else np.asarray(exchanges.count)
-        self.ways: tuple[np.ndarray, ...] | None = None
+        self.path_arrays: tuple[np.ndarray, ...] | None = None
         if self.count is not None and ends == "server":
             moe = np.broadcast_to((where.layer >= 0)[..., None], self.count.shape[:4])
-            self.which, self.ways = self._distinct_paths(problem, moe)
+            self.which, self.path_arrays = self._distinct_paths(problem, moe)
 
     def flows_at(self, slot: tuple[int, int, int], which: int) -> Flows:
         """Return the flows of all-to-all `which` (0, 1) of a block, from source to destination as in dispatch.
@@ -57,9 +57,11 @@ class ReplicaAllToAlls:
         """
         combine = bool(self.backward[slot]) != bool(which)
         scale = self.ratio if combine else 1.0
-        if self.ways is None:
+        if self.path_arrays is None:
             return self._direct(slot, which, scale)
-        optical, optical_rate, electrical, electrical_rate = (part[self.which[(*slot, which)]] for part in self.ways)
+        optical, optical_rate, electrical, electrical_rate = (
+            part[self.which[(*slot, which)]] for part in self.path_arrays
+        )
         way, src, dst = np.nonzero(np.stack([optical, electrical]))
         size, rate = (
             np.stack(both)[way, src, dst] for both in ((optical, electrical), (optical_rate, electrical_rate))
@@ -172,7 +174,7 @@ def iteration_graph(
 
 def check_exportable(problem: Problem) -> None:
     settings, job, group = problem.resolved, problem.workload, problem.group
-    check_beside("an iteration as a graph", settings.case)
+    check_modelled("an iteration as a graph", settings.case)
     if settings.carried_by.acks_back:
         raise InputError(
             f"network.payload must be goodput for an iteration as a graph, got {settings.carried_by.name}."

@@ -52,8 +52,8 @@ class Circle:
         edge = np.arange(ticks + 1) * tick
         sent = np.zeros(ticks)
         for begin, end, rate in zip(self.begin_s, self.end_s, self.rate, strict=True):
-            for turn in range(math.floor(begin / self.period_s), math.floor(end / self.period_s) + 1):
-                inside = np.clip(edge, begin - turn * self.period_s, end - turn * self.period_s)
+            for number in range(math.floor(begin / self.period_s), math.floor(end / self.period_s) + 1):
+                inside = np.clip(edge, begin - number * self.period_s, end - number * self.period_s)
                 sent += rate * np.diff(inside)
         return sent / tick
 
@@ -84,9 +84,9 @@ class _Link(NamedTuple):
     demand: list[np.ndarray]
     periods: list[int]
 
-    def excess(self, turns: Sequence[int]) -> float:
-        """Return the mean excess of demand, as a fraction of capacity, if each job is rotated by `turns` ticks."""
-        return _above(sum(np.roll(own, turn) for own, turn in zip(self.demand, turns, strict=True)))
+    def excess(self, rotations: Sequence[int]) -> float:
+        """Return the mean excess of demand, as a fraction of capacity, if each job is rotated by `rotations` ticks."""
+        return _above(sum(np.roll(own, rotation) for own, rotation in zip(self.demand, rotations, strict=True)))
 
 
 def _above(demand) -> float:
@@ -109,12 +109,14 @@ def rotations(circles: Sequence[Circle], capacity: float, tick_s: float = 0.001)
     `capacity` is in bytes/s. `tick_s` is the resolution, to which iteration times are rounded.
     """
     link = _link(circles, capacity, tick_s)
-    before, turns = link.excess([0] * len(circles)), _best_turns(link)
-    excess = link.excess(turns)
+    before, rotations = link.excess([0] * len(circles)), _best_rotations(link)
+    excess = link.excess(rotations)
     if excess >= before - GAIN:
-        excess, turns = before, [0] * len(circles)
-    cut = zip(circles, link.periods, turns, strict=True)
-    return Rotations(1 - excess, 1 - before, tuple(turn * (circle.period_s / ticks) for circle, ticks, turn in cut))
+        excess, rotations = before, [0] * len(circles)
+    cut = zip(circles, link.periods, rotations, strict=True)
+    return Rotations(
+        1 - excess, 1 - before, tuple(rotation * (circle.period_s / ticks) for circle, ticks, rotation in cut)
+    )
 
 
 def score_of(circles: Sequence[Circle], capacity: float, shift_s: Sequence[float], tick_s: float = 0.001) -> float:
@@ -124,43 +126,43 @@ def score_of(circles: Sequence[Circle], capacity: float, shift_s: Sequence[float
     return 1 - link.excess([round(shift / circle.period_s * ticks) for circle, ticks, shift in cut])
 
 
-def _best_turns(link: _Link) -> list[int]:
+def _best_rotations(link: _Link) -> list[int]:
     """Return the ticks by which to rotate each job, found by coordinate search until nothing improves."""
     jobs = range(len(link.demand))
     best, least = [0] * len(jobs), np.inf
     for order in itertools.islice(itertools.permutations(jobs), 1 if len(jobs) < 3 else ORDERS):
-        turns, excess = _turns_in_order(link, order)
+        rotations, excess = _rotations_in_order(link, order)
         if excess < least - GAIN:
-            best, least = turns, excess
+            best, least = rotations, excess
         if least < GAIN:
             break
-    return [(turn - best[0]) % period for turn, period in zip(best, link.periods, strict=True)]
+    return [(rotation - best[0]) % period for rotation, period in zip(best, link.periods, strict=True)]
 
 
-def _turns_in_order(link: _Link, order: Sequence[int]) -> tuple[list[int], float]:
-    turns, placed = [0] * len(order), link.demand[order[0]]
+def _rotations_in_order(link: _Link, order: Sequence[int]) -> tuple[list[int], float]:
+    rotations, placed = [0] * len(order), link.demand[order[0]]
     for job in order[1:]:
-        turns[job] = _least_excess_turn(placed, link.demand[job], link.periods[job])
-        placed = placed + np.roll(link.demand[job], turns[job])
+        rotations[job] = _least_excess_rotation(placed, link.demand[job], link.periods[job])
+        placed = placed + np.roll(link.demand[job], rotations[job])
     excess, last = _above(placed), np.inf
     while excess < last - GAIN:
         last = excess
         for job in order[1:]:
-            others = placed - np.roll(link.demand[job], turns[job])
-            turns[job] = _least_excess_turn(others, link.demand[job], link.periods[job])
-            placed = others + np.roll(link.demand[job], turns[job])
+            others = placed - np.roll(link.demand[job], rotations[job])
+            rotations[job] = _least_excess_rotation(others, link.demand[job], link.periods[job])
+            placed = others + np.roll(link.demand[job], rotations[job])
         excess = _above(placed)
-    return turns, excess
+    return rotations, excess
 
 
-def _least_excess_turn(others: np.ndarray, own: np.ndarray, period: int) -> int:
+def _least_excess_rotation(others: np.ndarray, own: np.ndarray, period: int) -> int:
     """Return the rotation of a job that gives the least excess with the other jobs; ties go to the smallest."""
     excess, every, some = np.empty(period), np.arange(period), max(1, AT_ONCE // period)
     # Both demands repeat, so one iteration of the job is compared with every stretch of that length of the other jobs.
     room, own = others.reshape(-1, period) - 1, own[:period]
     for first in range(0, period, some):
-        turned = own[(every - every[first : first + some, None]) % period]
-        above = sum(np.maximum(turned + row, 0).sum(axis=1) for row in room)
+        rotated = own[(every - every[first : first + some, None]) % period]
+        above = sum(np.maximum(rotated + row, 0).sum(axis=1) for row in room)
         excess[first : first + some] = above / len(others)
     return int(np.flatnonzero(excess <= excess.min() + GAIN)[0])
 

@@ -11,7 +11,7 @@ from mfabric_jax.apps.graphs.jobs.iterations import Scene
 from mfabric_jax.apps.graphs.jobs.jobs_file import SharedJobs
 from mfabric_jax.apps.graphs.jobs.outcome import JobsOutcome, common_part, job_rows, run_jobs, slowdown_bound, way_row
 from mfabric_jax.apps.graphs.jobs.placed import best_placement, scene_from
-from mfabric_jax.apps.graphs.jobs.ways import WAYS, JobsStudy
+from mfabric_jax.apps.graphs.jobs.sharing import WAYS, JobsStudy
 from mfabric_jax.checks import InputError
 from mfabric_jax.flows import FlowProblem, max_min_rates
 from mfabric_jax.routing.transfers import Routed
@@ -143,7 +143,7 @@ LITTLE = 0.5  # fraction of the time: jobs that overlap for less do not show wha
 STEPS = 1000  # a bound on slowdowns is shown in thousandths, rounded down
 
 
-def said_of_jobs(compared: JobsCompared) -> list[str]:
+def job_remarks(compared: JobsCompared) -> list[str]:
     """Return remarks: a bound on every schedule, and a warning if jobs hardly overlap in time."""
     if len(compared.scene.names) == 1:
         return []

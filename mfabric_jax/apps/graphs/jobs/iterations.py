@@ -117,9 +117,9 @@ def repeat_patterns(patterns: Sequence[Routed], iterations: Sequence[int], arriv
     for job, (pattern, times, arrival) in enumerate(zip(patterns, iterations, arrival_s, strict=True)):
         flows, routes = _with_end(pattern)
         count, roots = flows.flows, np.setdiff1d(np.arange(flows.flows), flows.after[:, 1])
-        turn = base + np.arange(times)[:, None] * count  # [N 1]
-        after.append((flows.after[None] + turn[:, :, None]).reshape(-1, 2))
-        after.append(np.stack(np.broadcast_arrays(turn[:-1] + count - 1, turn[1:] + roots), -1).reshape(-1, 2))
+        offset = base + np.arange(times)[:, None] * count  # [N 1]
+        after.append((flows.after[None] + offset[:, :, None]).reshape(-1, 2))
+        after.append(np.stack(np.broadcast_arrays(offset[:-1] + count - 1, offset[1:] + roots), -1).reshape(-1, 2))
         first, start = np.zeros(count, bool), np.zeros((times, count))
         first[roots], start[:1, roots] = True, arrival
         own = {name: np.tile(getattr(flows, name), times) for name in ("src", "dst", "size", "lag", "weight")}
@@ -127,7 +127,7 @@ def repeat_patterns(patterns: Sequence[Routed], iterations: Sequence[int], arriv
         for name, column in (own | {"iteration": np.repeat(np.arange(times), count)}).items():
             columns.setdefault(name, []).append(column)
         rows.append((np.arange(base, base + times * count), Routes(*(np.tile(x, (times, 1)) for x in routes))))
-        ends.append(turn[:, 0] + count - 1)
+        ends.append(offset[:, 0] + count - 1)
         base += times * count
     joined = {name: np.concatenate(parts) for name, parts in columns.items()}
     first, iteration = joined.pop("first"), joined.pop("iteration")

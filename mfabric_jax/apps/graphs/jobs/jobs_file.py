@@ -114,7 +114,7 @@ OF_FILE = ("iterations", "links", "fabric", "jobs")
 OF_PHASE = tuple(field.name for field in dataclasses.fields(JobPhase))
 OF_JOB = ("name", "iterations", "arrival_s", "servers", "case", "graph", "phases", *OF_PHASE)
 OF_CASE = ("compute_s", "gigabytes")  # fields that a case sets
-BESIDE = {  # fields that exclude others
+EXCLUDED_BY = {  # fields that exclude others
     "graph": (*OF_PHASE, "case"),
     "phases": (*OF_PHASE, "case", "graph"),
     "case": OF_CASE,
@@ -172,7 +172,7 @@ def case_of(named: str, source: Any) -> Case:
 def _job(index: int, job: Any, iterations: int) -> TrainingJob:
     named = job.get("name", f"job {index}") if isinstance(job, Mapping) else f"job {index}"
     job = _check_table(_text(f"name of job {index}", named), job, OF_JOB)
-    for kind, others in BESIDE.items():
+    for kind, others in EXCLUDED_BY.items():
         if kind in job and (beside := [other for other in others if other in job]):
             raise InputError(f"{named} must not give {beside[0]} with {kind}.")
     one_phase = {key: value for key, value in job.items() if key in OF_PHASE}

@@ -6,14 +6,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.apps.graphs.jobs.iterations import Repeated, Scene, repeat_patterns, solve_jobs
-from mfabric_jax.apps.graphs.jobs.ways import Handled, hold_to_turns, iteration_times, job_starts, shifted_starts
+from mfabric_jax.apps.graphs.jobs.sharing import (
+    SharedPatterns,
+    hold_to_turns,
+    iteration_times,
+    job_starts,
+    shifted_starts,
+)
 
 HALVINGS = 200  # bisection steps for a Lagrange multiplier
 
 
 class JobsOutcome(NamedTuple):
     way: str
-    handled: Handled
+    shared: SharedPatterns
     flows: Repeated
     start_s: np.ndarray
     iteration_s: list[np.ndarray]
@@ -22,22 +28,22 @@ class JobsOutcome(NamedTuple):
 
 
 def run_jobs(
-    scene: Scene, way: str, handled: Handled, arrival_s: np.ndarray, factor: Sequence[np.ndarray]
+    scene: Scene, way: str, shared: SharedPatterns, arrival_s: np.ndarray, factor: Sequence[np.ndarray]
 ) -> JobsOutcome:
     """Run all jobs together. `arrival_s` [B J]; `factor` [B N] of each job scales the computation of its iterations."""
-    flows = repeat_patterns(handled.patterns, scene.iterations, scene.arrival_s)
-    start_s = arrival_s if handled.shift_s is None else shifted_starts(scene, handled.shift_s, arrival_s)
+    flows = repeat_patterns(shared.patterns, scene.iterations, scene.arrival_s)
+    start_s = arrival_s if shared.shift_s is None else shifted_starts(scene, shared.shift_s, arrival_s)
     lag = np.tile(flows.routed.flows.lag, (len(start_s), 1))
     for job, own in enumerate(factor):
         mine = flows.job == job
         lag[:, mine] *= own[:, flows.iteration[mine]]
     start = job_starts(flows, start_s)
-    if handled.shift_s is not None and handled.adjust:
-        done = hold_to_turns(flows, scene, handled, start, lag)
+    if shared.shift_s is not None and shared.adjust:
+        done = hold_to_turns(flows, scene, shared, start, lag)
     else:
         done = solve_jobs(flows, scene.capacity, start=start, lag=lag)
     times = iteration_times(flows, done.finish, start_s)
-    return JobsOutcome(way, handled, flows, start_s, times, done.begin, done.finish)
+    return JobsOutcome(way, shared, flows, start_s, times, done.begin, done.finish)
 
 
 def jain(values: Sequence[float] | np.ndarray) -> float:
@@ -52,7 +58,7 @@ def job_rows(scene: Scene, outcome: JobsOutcome, skip: int = 0) -> list[dict[str
     for job, times in enumerate(outcome.iteration_s):
         end, counted = outcome.start_s[:, job] + times.sum(axis=1), times[:, skip:]
         alone = float(scene.alone_s[job])
-        shift = outcome.handled.shift_s
+        shift = outcome.shared.shift_s
         rows.append(
             {
                 "way": outcome.way,
@@ -85,7 +91,7 @@ def way_row(scene: Scene, outcome: JobsOutcome, rows: Sequence[Mapping[str, Any]
         "p99_slowdown": float(np.quantile(every, 0.99)),
         "fairness": jain([1 / row["slowdown"] for row in rows]),
         "busiest_link_use": float(np.mean(busy.max(initial=0) / ends)),
-        "cassini_score": outcome.handled.score,
+        "cassini_score": outcome.shared.score,
         "end_s": float(ends.mean()),
     }
 
@@ -97,7 +103,7 @@ def counted_spans(outcome: JobsOutcome, skip: int = 0) -> tuple[np.ndarray, np.n
     return outcome.start_s + before, outcome.start_s + length
 
 
-def there(outcome: JobsOutcome, skip: int = 0) -> np.ndarray:
+def presence(outcome: JobsOutcome, skip: int = 0) -> np.ndarray:
     """Return each job's presence [J]: its running time over the time with at least one job; the minimum over runs."""
     begin, end = counted_spans(outcome, skip)
     return ((end - begin) / (end.max(axis=1) - begin.min(axis=1))[:, None]).min(axis=0)
@@ -114,15 +120,15 @@ def slowdown_bound(scene: Scene, outcomes: Sequence[JobsOutcome] = (), skip: int
     """Return a lower bound on the mean slowdown, which holds because no link carries more than its capacity.
 
     It holds for every schedule in which each job is present for the same fraction of the time as in `outcomes` (without
-    outcomes: always). For each link alone it minimizes the mean of T_j / alone_j under two conditions: the sum of
-    there_j * load_j / T_j is at most 1, where there_j is the presence of job j; and no T_j is below alone_j or its mean
-    in `outcomes`, whichever is smaller (drawn computations may be short).
+    outcomes: always). For each link alone it minimizes the mean of T_j / alone_j under two conditions. The sum of
+    presence_j * load_j / T_j is at most 1, where presence_j is the presence of job j. And no T_j is below alone_j or
+    its mean in `outcomes`, whichever is smaller (drawn computations may be short).
     """
     load, alone, least = scene.load(), scene.alone_s, scene.alone_s
     for outcome in outcomes:
         least = np.minimum(least, [times[:, skip:].mean() for times in outcome.iteration_s])
     if outcomes:
-        load = load * np.min([there(outcome, skip) for outcome in outcomes], axis=0)[:, None]
+        load = load * np.min([presence(outcome, skip) for outcome in outcomes], axis=0)[:, None]
     return max((_link_bound(own, least, alone) for own in load.T), default=float((least / alone).mean()))
 
 

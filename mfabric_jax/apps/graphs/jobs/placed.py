@@ -234,11 +234,11 @@ class _PhaseMoves(NamedTuple):
 
 
 class _GraphMoves(NamedTuple):
-    """Traffic of a task graph without latency; `server`, `turn` [ranks]: each rank's server and its position there."""
+    """Traffic of a task graph without latency; `server`, `position` [ranks]: each rank's server and place there."""
 
     flows: Flows
     server: np.ndarray
-    turn: np.ndarray
+    position: np.ndarray
 
     def add_to(self, demand: np.ndarray) -> None:
         moves = self.flows.transfers
@@ -247,7 +247,7 @@ class _GraphMoves(NamedTuple):
 
     def pattern(self, wired_fabric: WiredFabric) -> Routed:
         """Return the pattern with a server's ranks spread over its endpoints; ranks may share an endpoint."""
-        endpoint = self.server * wired_fabric.per_server + self.turn % wired_fabric.per_server
+        endpoint = self.server * wired_fabric.per_server + self.position % wired_fabric.per_server
         return pattern_of_graph(with_latency(self.flows, endpoint, wired_fabric), endpoint, wired_fabric)
 
 
@@ -257,8 +257,8 @@ def _moves(job: TrainingJob, table: FabricTable) -> _PhaseMoves | _GraphMoves:
         raise InputError(f"servers of {job.name} must be below {servers}, got {max(job.servers)}.")
     if job.graph is not None:
         graph, gbps = read_tasks(job.graph), GUESSED_GBPS if table.graph is not None else table.case.network.nic_gbps
-        server, turn = runs_of_ranks(job.name, graph.ranks, job.servers)
-        return _GraphMoves(lower_tasks(graph, server=server, lane_gbps=gbps), server, turn)
+        server, position = runs_of_ranks(job.name, graph.ranks, job.servers)
+        return _GraphMoves(lower_tasks(graph, server=server, lane_gbps=gbps), server, position)
     phases, payload = [], 1.0 if table.own else hardware_of(table.case, table.servers).goodput
     for phase in _phases(job, endpoints_of(table) * payload):
         own = np.array(job.servers if phase.gigabytes else (), np.int64)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from mfabric_jax.apps.graphs.replay.turns import SHOWN, TURN, Phases, at_work
+from mfabric_jax.apps.graphs.replay.reconfigurations import RECONFIGURATION, SHOWN, Phases, at_work
 from mfabric_jax.flows.flows import COLUMNS, USUAL, Flows, flows_of
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ class RegionSchedule(NamedTuple):
 
 
 class Scheduled(NamedTuple):
-    """Flows on schedules. `wiring` [F]: 1 + index into `circuits` [W S S]; 0: packet NICs."""
+    """Flows on schedules. `circuit_set` [F]: 1 + index into `circuits` [W S S]; 0: packet NICs."""
 
     flows: Flows
-    wiring: np.ndarray
+    circuit_set: np.ndarray
     circuits: list[np.ndarray]
 
 
@@ -96,9 +96,9 @@ def on_schedules(
 
 class _ScheduleLayout:
     def __init__(self, flows: Flows, phases: Phases, ends, delay_s: float, *, ahead: bool):
-        self.flows, self.of, self.ends, self.delay_s, self.ahead = flows, phases.of, ends, delay_s, ahead
+        self.flows, self.exchange, self.ends, self.delay_s, self.ahead = flows, phases.exchange, ends, delay_s, ahead
         self.number = flows.flows
-        self.columns: dict[str, list] = {name: [] for name in (*COLUMNS, "wiring")}
+        self.columns: dict[str, list] = {name: [] for name in (*COLUMNS, "circuit_set")}
         self.pairs: list[tuple[int, int]] = []
         self.split: dict[int, list[int]] = {}  # a transfer -> its pieces
         self.ready: dict[int, int] = {}  # a transfer -> the marker that lets it begin
@@ -108,7 +108,7 @@ class _ScheduleLayout:
         self.own: dict[int, np.ndarray] = {}
         self.users: dict[int, list[int]] = {}
         self.after = flows.after
-        self.outside = self.of[self.after[:, 0]] != self.of[self.after[:, 1]]
+        self.outside = self.exchange[self.after[:, 0]] != self.exchange[self.after[:, 1]]
 
     def set(self, part: RegionSchedule) -> None:
         """Remember the last circuits of the servers of a part."""
@@ -125,7 +125,7 @@ class _ScheduleLayout:
         return full
 
     def _add(self, waits_for, **columns) -> int:
-        usual = USUAL | {"src": -1, "dst": -1, "size": 0.0, "cap": 1.0, "wiring": 0} | columns
+        usual = USUAL | {"src": -1, "dst": -1, "size": 0.0, "cap": 1.0, "circuit_set": 0} | columns
         for name, values in self.columns.items():
             values.append(usual[name])
         self.pairs.extend((int(flow), self.number) for flow in waits_for)
@@ -133,11 +133,11 @@ class _ScheduleLayout:
         return self.number - 1
 
     def lay(self, phase: int, parts: list[RegionSchedule]) -> None:
-        members = np.flatnonzero(self.of == phase)
+        members = np.flatnonzero(self.exchange == phase)
         waits = self._waits(phase, members)
         for part in parts:
             before = sorted({user for server in part.servers.tolist() for user in self.users.get(server, ())})
-            through = [self._add(np.flatnonzero(self.of == earlier), task=TURN) for earlier in before]
+            through = [self._add(np.flatnonzero(self.exchange == earlier), task=RECONFIGURATION) for earlier in before]
             begin = self._add([*waits, *through, *self._add_reconfiguration(part, waits, through)], task=SHOWN)
             self._add_pieces(part, members, self._add_span_markers(part, begin))
             self.set(part)
@@ -146,7 +146,7 @@ class _ScheduleLayout:
 
     def _waits(self, phase: int, members: np.ndarray) -> list[int]:
         """Flows that the all-to-all waits for, and markers that hold the starts and lags of its first flows."""
-        into = self.of[self.after[:, 1]] == phase
+        into = self.exchange[self.after[:, 1]] == phase
         inside = np.isin(members, self.after[into & ~self.outside, 1])
         return [
             *self.after[into & self.outside, 0].tolist(),
@@ -164,7 +164,7 @@ class _ScheduleLayout:
         first = self._rows(part.end_circuits(last=False), part.servers)
         if not part.plan.first_free or all((self.own[server] == rows).all() for server, rows in first):
             return []
-        return [self._add([*through, *([] if self.ahead else waits)], lag=self.delay_s, task=TURN)]
+        return [self._add([*through, *([] if self.ahead else waits)], lag=self.delay_s, task=RECONFIGURATION)]
 
     def _add_span_markers(self, part: RegionSchedule, begin: int) -> dict[int, int]:
         """Add a marker for the start of each span in use."""
@@ -178,7 +178,9 @@ class _ScheduleLayout:
                 last[span.switch] = before, 0.0
             begins[index] = before
             if not span.kept:
-                begins[index] = self._add([before], lag=span.reconfigure_s, task=TURN) if span.reconfigure_s else before
+                begins[index] = (
+                    self._add([before], lag=span.reconfigure_s, task=RECONFIGURATION) if span.reconfigure_s else before
+                )
                 last[span.switch] = begins[index], span.seconds
         return begins
 
@@ -209,10 +211,12 @@ class _ScheduleLayout:
         ready = self._may_begin(flow)
         of_flow = {name: getattr(self.flows, name)[flow] for name in ("src", "dst", "weight", "cap", "task")}
         self.split[flow] = []
-        for begin, share, wiring in pieces:
+        for begin, share, circuit_set in pieces:
             waits = [ready] if begin is None else [ready, begin]
             size = share * self.flows.size[flow]
-            self.split[flow].append(self._add(waits, size=size, message=self.number, wiring=wiring, **of_flow))
+            self.split[flow].append(
+                self._add(waits, size=size, message=self.number, circuit_set=circuit_set, **of_flow)
+            )
 
     def assemble(self) -> Scheduled:
         """Make each divided transfer a marker that waits only for its pieces, and return all flows."""
@@ -229,6 +233,6 @@ class _ScheduleLayout:
         ends = {name: every[name].astype(np.int64) for name in ("src", "dst", "message", "task")}
         own = [(piece, flow) for flow, pieces in self.split.items() for piece in pieces]
         after = [self.after[~was_cut[self.after[:, 1]]], np.array([*self.pairs, *own], np.int64).reshape(-1, 2)]
-        wiring = np.concatenate([np.zeros(flows.flows, np.int64), np.array(self.columns["wiring"], np.int64)])
+        circuit_set = np.concatenate([np.zeros(flows.flows, np.int64), np.array(self.columns["circuit_set"], np.int64)])
         laid = flows_of(**(every | ends), after=np.concatenate(after), labels=flows.labels)
-        return Scheduled(laid, wiring, self.kept)
+        return Scheduled(laid, circuit_set, self.kept)

@@ -8,14 +8,14 @@ import numpy as np
 
 from mfabric_jax import fabric, units
 from mfabric_jax.apps.graphs.replay.on_schedules import CarriedOf, find_schedules, on_schedules
-from mfabric_jax.apps.graphs.replay.replay_settings import Replay, gpus_of_ranks
-from mfabric_jax.apps.graphs.replay.turns import (
+from mfabric_jax.apps.graphs.replay.reconfigurations import (
     Phases,
     circuits_of_each,
     inside_regions,
     phases_of,
     with_reconfigurations,
 )
+from mfabric_jax.apps.graphs.replay.replay_settings import Replay, gpus_of_ranks
 from mfabric_jax.apps.graphs.tasks.graph import TaskGraph
 from mfabric_jax.apps.graphs.tasks.lowering import lower_tasks
 from mfabric_jax.case import Case
@@ -39,7 +39,7 @@ CIRCUIT = "circuit"
 MOST_SERVERS = 2**14  # the bytes between all pairs of servers are one array
 
 
-class Wirings:
+class CircuitSets:
     """Networks that differ only in their circuits, whose links come last; `network` has all circuits."""
 
     def __init__(self, each: Sequence[Wired]):
@@ -56,15 +56,15 @@ class Wirings:
             links = tuple(run for run in self.network.links if run[0] != CIRCUIT)
             self.network = FabricGraph(**of_all, nodes=nodes, links=(*links, (CIRCUIT, sum(circuits))))
 
-    def routes(self, wiring: np.ndarray, src: np.ndarray, dst: np.ndarray, size: np.ndarray) -> Routes:
-        """Return the links that flows between ends [F] cross; `wiring` [F] selects the network of each flow."""
+    def routes(self, circuit_set: np.ndarray, src: np.ndarray, dst: np.ndarray, size: np.ndarray) -> Routes:
+        """Return the links that flows between ends [F] cross; `circuit_set` [F] selects the network of each flow."""
         parts = []
-        for number in np.unique(wiring).tolist():
-            mine = np.flatnonzero(wiring == number)
+        for number in np.unique(circuit_set).tolist():
+            mine = np.flatnonzero(circuit_set == number)
             hops, share = self.each[number].routes(src[mine], dst[mine], size[mine])
             moved = np.where(hops >= self.shared, hops + self.first[number] - self.shared, hops)
             parts.append((mine, Routes(moved, share)))
-        return stack_routes(parts, len(wiring))
+        return stack_routes(parts, len(circuit_set))
 
 
 DTYPE = "float64"  # single precision would round sums of many times
@@ -119,16 +119,16 @@ def prepare(graph: TaskGraph, case: Case, config: Replay) -> Prepared:
         raise InputError(_too_many(graph, case.network.fabric)) from None
     flows, gpu, paths = placed.flows, placed.gpu, case.network.paths.name
     moves, ranks = flows.transfers, graph.ranks
-    key = (placed.wiring[moves] * ranks + flows.src[moves]) * ranks + flows.dst[moves]
-    ways, which = np.unique(key, return_inverse=True)
-    size = np.bincount(which, flows.bytes[moves], minlength=len(ways))
-    wiring, pair = np.divmod(ways, ranks**2)
+    key = (placed.circuit_set[moves] * ranks + flows.src[moves]) * ranks + flows.dst[moves]
+    used, which = np.unique(key, return_inverse=True)
+    size = np.bincount(which, flows.bytes[moves], minlength=len(used))
+    circuit_set, pair = np.divmod(used, ranks**2)
     src, dst = (gpu[end] for end in np.divmod(pair, ranks))
     with in_file(config.graph):
-        routes = placed.wirings.routes(wiring, src, dst, size)
-    network, waits_s = under(placed.hardware.carried_by, placed.wirings.network, routes, size)
+        routes = placed.circuit_sets.routes(circuit_set, src, dst, size)
+    network, waits_s = under(placed.hardware.carried_by, placed.circuit_sets.network, routes, size)
     flows = flows.add_latency(_latency(config, ranks, pair, latency(network, routes) + waits_s))
-    row = np.full(flows.flows, len(ways))  # computations and markers use the last row, which has no links
+    row = np.full(flows.flows, len(used))  # computations and markers use the last row, which has no links
     row[moves] = which
     hops, share = (np.pad(x, ((0, 1), (0, 0)), constant_values=fill) for x, fill in zip(routes, (-1, 0), strict=True))
     routed = Routed(flows, Routes(hops[row], share[row]))
@@ -160,7 +160,7 @@ def lower(graph: TaskGraph, config: Replay, server: np.ndarray, nic_gbps: float)
 class _Placed(NamedTuple):
     """A task graph on a fabric; its `flows` have no latency yet.
 
-    - `wiring` [F]: index into `wirings` of each flow. `cluster`: None on a user's network graph.
+    - `circuit_set` [F]: index into `circuit_sets` of each flow. `cluster`: None on a user's network graph.
     - `relays`: whether the GPUs of a user's network graph forward.
     """
 
@@ -168,8 +168,8 @@ class _Placed(NamedTuple):
     cluster: Cluster | None
     gpu: np.ndarray
     flows: Flows
-    wiring: np.ndarray
-    wirings: Wirings
+    circuit_set: np.ndarray
+    circuit_sets: CircuitSets
     relays: str | None = None
 
 
@@ -182,7 +182,7 @@ def _place_on_graph(config: Replay, graph: TaskGraph, case: Case) -> _Placed:
     gpus = len(endpoints(wired.network))
     gpu = gpus_of_ranks(config.ranks_on, graph.ranks, 1, gpus, first=config.first_gpu, seed=seed)
     flows = lower(graph, config, gpu // hardware.server.gpus_per_server, case.network.nic_gbps)
-    return _Placed(hardware, None, gpu, flows, np.zeros(flows.flows, int), Wirings([wired]), relays.words)
+    return _Placed(hardware, None, gpu, flows, np.zeros(flows.flows, int), CircuitSets([wired]), relays.words)
 
 
 def _place_on_fabric(config: Replay, graph: TaskGraph, case: Case) -> _Placed:
@@ -205,17 +205,17 @@ def _place_on_fabric(config: Replay, graph: TaskGraph, case: Case) -> _Placed:
         return form_cluster(hardware, shape, circuits)
 
     if on.reconfigures and hardware.case.circuits.schedule != NO_SCHEDULE:
-        flows, wiring, clusters = _on_schedules(config, hardware, shape, between, graph, form)
+        flows, circuit_set, clusters = _on_schedules(config, hardware, shape, between, graph, form)
     elif on.reconfigures and config.circuits_for == "all-to-all":
         phases = _phases(graph, between, nic_gbps, shape.servers_per_region)
         own = _each_own(between.servers, phases, choose, form, shape.servers_per_region)
         clusters = own.clusters
-        flows, wiring = _add_reconfigurations(config, between, phases, own, hardware.delay_s)
+        flows, circuit_set = _add_reconfigurations(config, between, phases, own, hardware.delay_s)
     else:
         clusters = [form(lambda *degree: choose(shape.regions(between.bytes(flows.transfers)), *degree))]
-        wiring = np.zeros(flows.flows, int)
-    wirings = Wirings([wire_cluster(cluster, case.network.paths.name, seed) for cluster in clusters])
-    return _Placed(hardware, clusters[0], gpu, flows, wiring, wirings)
+        circuit_set = np.zeros(flows.flows, int)
+    circuit_sets = CircuitSets([wire_cluster(cluster, case.network.paths.name, seed) for cluster in clusters])
+    return _Placed(hardware, clusters[0], gpu, flows, circuit_set, circuit_sets)
 
 
 class _Between(NamedTuple):
@@ -239,10 +239,10 @@ class _Between(NamedTuple):
 
 
 class _EachOwn(NamedTuple):
-    """Circuits of P all-to-alls [P S S]; `wiring` [P]: index into `clusters`, the first of which has no circuits."""
+    """Circuits of P all-to-alls [P S S]; `circuit_set` [P]: index into `clusters`, the first of which has none."""
 
     circuits: np.ndarray
-    wiring: np.ndarray
+    circuit_set: np.ndarray
     clusters: list[Cluster]
 
 
@@ -259,7 +259,7 @@ def _phases(graph: TaskGraph, between: _Between, nic_gbps: float, size: int) -> 
 
 
 def _on_schedules(config: Replay, hardware: Hardware, shape: PlainServers, between: _Between, graph: TaskGraph, form):
-    """Flows, the wiring of each flow, and the clusters of all wirings; the first cluster has no circuits."""
+    """Flows, the circuit set of each flow, and the clusters of all circuit sets; the first cluster has none."""
     case, schedule = hardware.case, hardware.case.circuits.schedule
     if config.circuits_for != "all-to-all":
         raise InputError(
@@ -287,8 +287,10 @@ def _on_schedules(config: Replay, hardware: Hardware, shape: PlainServers, betwe
 
     ahead = config.first == "ahead"
     parts = find_schedules(phases, shape.servers_per_region, carrier_of, known=ahead)
-    flows, wiring, circuits = on_schedules(between.flows, phases, parts, between.ends, hardware.delay_s, ahead=ahead)
-    return flows, wiring, [bare, *(bare.with_circuits(matrix[None], directed=True) for matrix in circuits)]
+    flows, circuit_set, circuits = on_schedules(
+        between.flows, phases, parts, between.ends, hardware.delay_s, ahead=ahead
+    )
+    return flows, circuit_set, [bare, *(bare.with_circuits(matrix[None], directed=True) for matrix in circuits)]
 
 
 def _each_own(servers: int, phases: Phases, choose, form, size: int) -> _EachOwn:
@@ -301,18 +303,18 @@ def _each_own(servers: int, phases: Phases, choose, form, size: int) -> _EachOwn
     bare = form(none_yet)
     (circuits,) = chosen
     known: dict[bytes, int] = {}
-    wiring = np.array([known.setdefault(matrix.tobytes(), len(known) + 1) for matrix in circuits], np.int64)
-    _, first = np.unique(wiring, return_index=True)
-    return _EachOwn(circuits, wiring, [bare, *(bare.with_circuits(circuits[index][None]) for index in first)])
+    circuit_set = np.array([known.setdefault(matrix.tobytes(), len(known) + 1) for matrix in circuits], np.int64)
+    _, first = np.unique(circuit_set, return_index=True)
+    return _EachOwn(circuits, circuit_set, [bare, *(bare.with_circuits(circuits[index][None]) for index in first)])
 
 
 def _add_reconfigurations(
     config: Replay, between: _Between, phases: Phases, own: _EachOwn, delay_s: float
 ) -> tuple[Flows, np.ndarray]:
-    wiring = np.where(phases.of >= 0, np.append(own.wiring, 0)[phases.of], 0)
-    optical, (src, dst) = np.zeros(len(wiring), bool), between.ends
-    for number in np.unique(wiring).tolist():
-        mine = between.flows.transfers & (wiring == number)
+    circuit_set = np.where(phases.exchange >= 0, np.append(own.circuit_set, 0)[phases.exchange], 0)
+    optical, (src, dst) = np.zeros(len(circuit_set), bool), between.ends
+    for number in np.unique(circuit_set).tolist():
+        mine = between.flows.transfers & (circuit_set == number)
         optical[mine] = own.clusters[number].circuits.find(src[mine], dst[mine]) >= 0
     flows = with_reconfigurations(between.flows, phases, own.circuits, optical, delay_s, ahead=config.first == "ahead")
-    return flows, np.pad(wiring, (0, flows.flows - len(wiring)))
+    return flows, np.pad(circuit_set, (0, flows.flows - len(circuit_set)))

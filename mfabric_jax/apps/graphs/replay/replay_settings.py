@@ -8,12 +8,12 @@ import numpy as np
 
 from mfabric_jax.apps.graphs.tasks.collectives.registry import choices_of
 from mfabric_jax.case import Case
-from mfabric_jax.case.grid import BESIDE_LINKS
+from mfabric_jax.case.grid import UNREAD_BY_LINKS
 from mfabric_jax.case.network import GRAPH
 from mfabric_jax.checks import InputError, not_negative, one_of, whole
 from mfabric_jax.fabric.rank_files import gpus_in
 
-UNREAD = BESIDE_LINKS | {  # settings that a replay does not read, and the option to use instead
+UNREAD = UNREAD_BY_LINKS | {  # settings that a replay does not read, and the option to use instead
     **dict.fromkeys(("gpu.bf16_tflops", "gpu.fp8_tflops"), "; --tflops sets how fast a GPU computes"),
     "gpu.memory_gigabytes_per_s": "; --memory-gigabytes-per-s sets the bandwidth of a GPU's memory",
     "network.alpha_s": "; --alpha-s sets the latency of every message",

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax import units
+from mfabric_jax.apps.graphs.replay.reconfigurations import RECONFIGURATION, SHOWN
 from mfabric_jax.apps.graphs.replay.replay_paths import DTYPE
 from mfabric_jax.apps.graphs.replay.run import Replayed
-from mfabric_jax.apps.graphs.replay.turns import SHOWN, TURN
 from mfabric_jax.apps.graphs.tasks.critical import CriticalPath, critical_path, union_s
 from mfabric_jax.evaluate.whole_cluster import use_of_links
 from mfabric_jax.routing.transfers import INSIDE, link_bytes
@@ -21,7 +21,7 @@ PER_CENT = 0.01
 STEP_GBPS = 100.0
 COMPUTATION, LATENCY, LAG, START, SWITCH = "computation", "latency", "lag", "start", "reconfiguration"
 BEFORE = "configuration before"  # the time for which the previous configuration of a schedule lasts
-OF_SWITCHES = {TURN: SWITCH, SHOWN: BEFORE}
+OF_SWITCHES = {RECONFIGURATION: SWITCH, SHOWN: BEFORE}
 NOISE = 1e3  # in units of the precision: smaller shares of the makespan are rounding errors
 
 

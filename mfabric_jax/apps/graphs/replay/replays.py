@@ -24,7 +24,7 @@ from mfabric_jax.evaluate.sharded import Estimate
 from mfabric_jax.support.text_files import cached_by_files
 
 GIVEN = {"ranks": int, "communicators": str, "tflops": float, "memory_gigabytes_per_s": float}
-GIVEN |= {"unbounded_bytes": float, "weights": str}  # fields of `LeftOut`, with their types in the file of a sweep
+GIVEN |= {"unbounded_bytes": float, "weights": str}  # fields of `Supplied`, with their types in the file of a sweep
 SCHEDULES = ("circuits.schedule", "circuits.switches", "circuits.all_stop", "circuits.directed")
 OF_CASES = ("gpu.", "network.", "circuits.policy", "circuits.delay_s", "circuits.ocs", *SCHEDULES, "run.seed")
 PLAIN = (int, float, str, bool, type(None))

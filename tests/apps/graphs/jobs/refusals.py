@@ -4,7 +4,7 @@ from mfabric_jax.apps.graphs.jobs.cassini import Mltcp
 from mfabric_jax.apps.graphs.jobs.compared import compare_jobs
 from mfabric_jax.apps.graphs.jobs.jobs_file import jobs_of
 from mfabric_jax.apps.graphs.jobs.placed import scene_from
-from mfabric_jax.apps.graphs.jobs.ways import JobsStudy
+from mfabric_jax.apps.graphs.jobs.sharing import JobsStudy
 
 SENDS = {"compute_s": 1.0, "gigabytes": 1.0, "links": ["a"]}
 ON_SERVERS = {"gigabytes": 1.0, "servers": [0, 2]}

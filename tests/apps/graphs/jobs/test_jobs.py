@@ -7,12 +7,12 @@ import pytest
 
 from mfabric_jax.apps.graphs.jobs import placed
 from mfabric_jax.apps.graphs.jobs.cassini import Mltcp
-from mfabric_jax.apps.graphs.jobs.compared import both_ends, compare_jobs, draw_runs, link_use, said_of_jobs
+from mfabric_jax.apps.graphs.jobs.compared import both_ends, compare_jobs, draw_runs, job_remarks, link_use
 from mfabric_jax.apps.graphs.jobs.iterations import bytes_before, in_pieces, repeat_patterns, solve_jobs
 from mfabric_jax.apps.graphs.jobs.jobs_file import jobs_of, read_jobs
 from mfabric_jax.apps.graphs.jobs.outcome import run_jobs, slowdown_bound
 from mfabric_jax.apps.graphs.jobs.placed import model_phase, scene_from
-from mfabric_jax.apps.graphs.jobs.ways import WAYS, JobsStudy
+from mfabric_jax.apps.graphs.jobs.sharing import WAYS, JobsStudy
 from mfabric_jax.apps.graphs.replay import Replay, replay
 from mfabric_jax.apps.graphs.tasks.formats.registry import write_tasks
 from mfabric_jax.apps.graphs.tasks.graph import TaskKind, Tasks
@@ -375,7 +375,7 @@ def test_a_job_that_is_hardly_there_takes_little_of_a_link():
     found = compare_jobs(given, USUAL)
     assert slowdown_bound(found.scene) > 1.25
     assert all(row["slowdown"] >= row["slowdown_bound"] for row in found.ways)
-    said = said_of_jobs(found)
+    said = job_remarks(found)
     assert "nothing rules out a mean slowdown of 1." in said[0]
     assert "together for only" in said[1]
     assert "(job 0 runs longest)" in said[1]

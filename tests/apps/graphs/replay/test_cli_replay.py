@@ -12,7 +12,7 @@ import pytest
 from mfabric_jax.apps.graphs.tasks.formats.registry import write_tasks
 from mfabric_jax.apps.graphs.tasks.graph import TaskKind, Tasks
 from mfabric_jax.report import read_rows
-from mfabric_jax.report.grid import last_word
+from mfabric_jax.report.grid import setting_name
 from tests.apps.graphs.replay.test_replay import two_sends
 from tests.command_line import mistake, status
 
@@ -76,7 +76,7 @@ def test_a_setting_that_varies_is_a_column(job, tmp_path, capsys, words, column,
     assert status("replay", job, "--fabric", "fat-tree", "--no-gradient", "--out", out, *words) == 0
     with out.open(encoding="utf-8") as opened:
         assert [row[column] for row in csv.DictReader(opened)] == values
-    assert last_word(column) in capsys.readouterr().out
+    assert setting_name(column) in capsys.readouterr().out
 
 
 def test_an_interrupt_keeps_the_rows_so_far(job, tmp_path, capsys, monkeypatch):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax.apps.graphs.replay import Replay, replay
+from mfabric_jax.apps.graphs.replay.reconfigurations import Phases, exchange_order, with_reconfigurations
 from mfabric_jax.apps.graphs.replay.replayed import (
     at_a_tie,
     gain_rows,
@@ -21,7 +22,6 @@ from mfabric_jax.apps.graphs.replay.replayed import (
     spans,
     time_spent,
 )
-from mfabric_jax.apps.graphs.replay.turns import Phases, turns_in_order, with_reconfigurations
 from mfabric_jax.apps.graphs.tasks import read_tasks
 from mfabric_jax.apps.graphs.tasks.critical import union_s
 from mfabric_jax.apps.graphs.tasks.graph import Op, TaskKind, Tasks
@@ -197,11 +197,11 @@ def test_circuits_of_the_whole_run_serve_some_and_packet_switches_the_others():
 def test_turns_are_taken_in_an_order_in_which_everything_can_run():
     # Flows 0 and 1 are of exchange 0, 2 and 3 of exchange 1, flow 4 is of none and takes long; 4 before 0, 1 before 2.
     of, seconds = np.array([0, 0, 1, 1, -1]), np.array([1, 1, 1, 1, 9.0])
-    assert turns_in_order(of, waiting([[4, 0], [1, 2]]), seconds).tolist() == [0, 1]
-    assert turns_in_order(of, waiting([[4, 0]]), seconds).tolist() == [1, 0]  # the earlier first
-    assert turns_in_order(of, waiting([[4, 0]], start=[0, 0, 0, 10, 0]), seconds).tolist() == [0, 1]
-    assert turns_in_order(of, waiting([[4, 0]], lag=[0, 0, 0, 10, 0]), seconds).tolist() == [0, 1]
-    check_refused("some wait for parts of each other", turns_in_order, of, waiting([[0, 2], [3, 1]]), seconds)
+    assert exchange_order(of, waiting([[4, 0], [1, 2]]), seconds).tolist() == [0, 1]
+    assert exchange_order(of, waiting([[4, 0]]), seconds).tolist() == [1, 0]  # the earlier first
+    assert exchange_order(of, waiting([[4, 0]], start=[0, 0, 0, 10, 0]), seconds).tolist() == [0, 1]
+    assert exchange_order(of, waiting([[4, 0]], lag=[0, 0, 0, 10, 0]), seconds).tolist() == [0, 1]
+    check_refused("some wait for parts of each other", exchange_order, of, waiting([[0, 2], [3, 1]]), seconds)
 
 
 def waiting(after, start=(0,) * 5, lag=(0,) * 5):

@@ -25,7 +25,7 @@ import numpy as np
 from mfabric_jax import units
 from mfabric_jax.apps.graphs.tasks.collectives.registry import ROOTED
 from mfabric_jax.apps.graphs.tasks.formats import files
-from mfabric_jax.apps.graphs.tasks.formats.files import LeftOut, Messages, Reading, Spot
+from mfabric_jax.apps.graphs.tasks.formats.files import Messages, Reading, Spot, Supplied
 from mfabric_jax.apps.graphs.tasks.graph import Op, TaskGraph, TaskKind, Tasks, number_labels
 from mfabric_jax.checks import COUNTS, InputError
 from mfabric_jax.flows.dependencies import cycle_of
@@ -100,7 +100,7 @@ HARMLESS = re.compile(  # attributes of converters and generators that affect ne
     r"|kernel_backend|kernel_file|involved_dim|pg_desc|rank|python_.*|ts|cat|ph|pid|external_id|record_.*"
 )
 OF_FEEDER = ("Id", "Name", "NodeType", "runtime", "data_deps", "ctrlDeps")
-BESIDE = ("workload_graph", "workload_name", "ngpus", "soc")  # fields of the feeder's file
+FEEDER_FIELDS = ("workload_graph", "workload_name", "ngpus", "soc")  # fields of the feeder's file
 
 
 def name_left_out(path: Path, nodes: Iterable[Node]) -> None:
@@ -265,7 +265,7 @@ class PutTogether(NamedTuple):
 class _Work(NamedTuple):
     tasks: Tasks
     known: Communicators
-    left_out: LeftOut
+    supplied: Supplied
     noted: Counter
     messages: Messages
     place_in_group: Counter
@@ -274,7 +274,7 @@ class _Work(NamedTuple):
 
 
 def put_together(
-    ranks: list[list[Node]], known: Communicators, left_out: LeftOut, by_id: bool = False, absent: Iterable[int] = ()
+    ranks: list[list[Node]], known: Communicators, supplied: Supplied, by_id: bool = False, absent: Iterable[int] = ()
 ) -> PutTogether:
     """Return a graph with one task for each node, ordered by rank and id, or by id alone; `absent` ranks have no file.
 
@@ -282,7 +282,7 @@ def put_together(
     nth send matches the nth receive of the same source, destination and tag. Raise `InputError` for collectives that
     differ or lack members, and for messages without a sender.
     """
-    work = _Work(Tasks(len(ranks)), known, left_out, Counter(), Messages(), Counter(), {}, frozenset(absent))
+    work = _Work(Tasks(len(ranks)), known, supplied, Counter(), Messages(), Counter(), {}, frozenset(absent))
     every = [(node.number, rank, node) for rank, nodes in enumerate(ranks) for node in nodes]
     every.sort(key=lambda entry: entry[:2] if by_id else (entry[1], entry[0]))
     files.few_enough("a Chakra trace", len(every))
@@ -338,16 +338,16 @@ def _memory(node: Node, rank: int, work: _Work) -> int:
 
 
 def _duration(node: Node, work: _Work) -> float:
-    operations, left_out = node.number_of("num_ops"), work.left_out
+    operations, supplied = node.number_of("num_ops"), work.supplied
     if node.micros or operations is None:
         return units.us(float(node.micros))
-    if not left_out.tflops:
+    if not supplied.tflops:
         work.noted["no duration"] += operations > 0
         return 0.0
-    rate = units.tflops(left_out.tflops)
+    rate = units.tflops(supplied.tflops)
     moved = node.number_of("tensor_size")
-    if left_out.memory_gigabytes_per_s and moved:
-        rate = min(rate, units.gigabytes_per_s(left_out.memory_gigabytes_per_s) * operations / moved)
+    if supplied.memory_gigabytes_per_s and moved:
+        rate = min(rate, units.gigabytes_per_s(supplied.memory_gigabytes_per_s) * operations / moved)
     return operations / rate if operations else 0.0
 
 
@@ -440,7 +440,7 @@ def _match_messages(work: _Work, nodes: list[Node]) -> None:
         work.tasks.column("bytes")[receive] = nodes[receive].whole("comm_size")
     for send, receive, _ in matches.pairs:
         work.label[send] = work.label[receive] = ("message", send)
-    work.noted["no receive"] += matches.unheard
+    work.noted["no receive"] += matches.unreceived
 
 
 REMARKS = {
@@ -487,12 +487,12 @@ def is_set(path: Path) -> bool:
     return bool(_set_of(path))
 
 
-def read(path: Path, left_out: LeftOut) -> Reading:
+def read(path: Path, supplied: Supplied) -> Reading:
     """Return the tasks of all ranks. `path` is a file of the set, its prefix, or its folder.
 
-    Communicators come from `left_out.communicators`, PREFIX.json beside the set, or METADATA nodes. A single file is
-    copied to `left_out.ranks` ranks, or to as many as its communicators name. For a set of several files,
-    `left_out.ranks` is the number of ranks of the job; ranks without a file are then absent.
+    Communicators come from `supplied.communicators`, PREFIX.json beside the set, or METADATA nodes. A single file is
+    copied to `supplied.ranks` ranks, or to as many as its communicators name. For a set of several files,
+    `supplied.ranks` is the number of ranks of the job; ranks without a file are then absent.
     """
     files_by_rank = _set_of(path)
     if not files_by_rank:
@@ -501,16 +501,16 @@ def read(path: Path, left_out: LeftOut) -> Reading:
     traces, by_id = zip(*map(_nodes, ordered), strict=True)
     name_match = ONE.fullmatch(ordered[0].name)
     prefix = name_match["prefix"] if name_match else files.plain_name(ordered[0]).removesuffix(".et")
-    beside = Path(left_out.communicators) if left_out.communicators else ordered[0].with_name(f"{prefix}.json")
-    shared = read_groups(beside) if left_out.communicators or beside.is_file() else {}
+    beside = Path(supplied.communicators) if supplied.communicators else ordered[0].with_name(f"{prefix}.json")
+    shared = read_groups(beside) if supplied.communicators or beside.is_file() else {}
     if len(traces) == 1:
-        reading = _read_single(ordered[0], traces[0], shared | groups_in(traces[0]), left_out)
+        reading = _read_single(ordered[0], traces[0], shared | groups_in(traces[0]), supplied)
     else:
         pattern, by_rank = (
             ordered[0].with_name(f"{prefix}.RANK.et"),
             dict(zip(sorted(files_by_rank), traces, strict=True)),
         )
-        reading = _read_set(pattern, by_rank, shared, left_out, all(by_id))
+        reading = _read_set(pattern, by_rank, shared, supplied, all(by_id))
     for file, nodes in zip(ordered, traces, strict=True):
         name_left_out(file, nodes)
     return reading
@@ -539,7 +539,7 @@ def _nodes(path: Path) -> tuple[list[Node], bool]:
         if not isinstance(rows, list):
             raise InputError(f"{str(path)!r} must have a list of Chakra nodes, workload_graph.")
         listed = [of_json(item, order, str(path)) for order, item in enumerate(rows)]
-        name_unread(repr(str(path)), "fields", [name for name in fields if name not in BESIDE])
+        name_unread(repr(str(path)), "fields", [name for name in fields if name not in FEEDER_FIELDS])
         return listed, False
     metadata, messages = messages_module().read_stream(path)
     nodes = [of_message(item, str(path)) for item in messages]
@@ -549,30 +549,30 @@ def _nodes(path: Path) -> tuple[list[Node], bool]:
     return [node for node in nodes if EMPTY not in node.attributes], bool(fields.get(BY_ID))
 
 
-def _read_set(name: Path, traces: dict[int, list[Node]], shared: Groups, left_out: LeftOut, by_id: bool) -> Reading:
-    spot, ranks = Spot(repr(str(name))), left_out.ranks or len(traces)
+def _read_set(name: Path, traces: dict[int, list[Node]], shared: Groups, supplied: Supplied, by_id: bool) -> Reading:
+    spot, ranks = Spot(repr(str(name))), supplied.ranks or len(traces)
     spot.whole("ranks", ranks, 1, COUNTS["gpus"])
     of_rank = {rank: groups_in(nodes) for rank, nodes in traces.items()}
     beyond = max(
         [*traces, *(max(named, default=0) for groups in (shared, *of_rank.values()) for named in groups.values())]
     )
     absent = [rank for rank in range(ranks) if rank not in traces]
-    if beyond >= ranks or (absent and not left_out.ranks):
+    if beyond >= ranks or (absent and not supplied.ranks):
         lost = absent[0] if absent else beyond
         spot.refuse(
-            f"must have a file for every rank, got {len(traces)} files without rank {lost}; to read it without the "
-            f"other files, set ranks to the number of all ranks, at least {beyond + 1}"
+            f"must have a file for every rank, got {files.count_phrase(len(traces), 'file')} without rank {lost}; to "
+            f"read it without the other files, set ranks to the number of all ranks, at least {beyond + 1}"
         )
     nodes = [traces.get(rank, []) for rank in range(ranks)]
-    graph, remarks = put_together(nodes, Communicators(shared, of_rank, ranks), left_out, by_id, absent)
+    graph, remarks = put_together(nodes, Communicators(shared, of_rank, ranks), supplied, by_id, absent)
     some = f"files of {len(traces)} of {ranks} ranks: the others are absent, which absent='assume' allows."
     return Reading(graph, "Chakra", (some, *remarks) if absent else remarks)
 
 
-def _read_single(path: Path, nodes: list[Node], groups: dict, left_out: LeftOut) -> Reading:
+def _read_single(path: Path, nodes: list[Node], groups: dict, supplied: Supplied) -> Reading:
     spot = Spot(repr(str(path)))
     named = 1 + max((rank for ranks in groups.values() for rank in ranks), default=0)
-    ranks = spot.whole("ranks", left_out.ranks or named, 1, COUNTS["gpus"])
+    ranks = spot.whole("ranks", supplied.ranks or named, 1, COUNTS["gpus"])
     files.few_enough(path, ranks * len(nodes))
     known = Communicators(groups, {}, ranks)
     for node in nodes:
@@ -583,6 +583,6 @@ def _read_single(path: Path, nodes: list[Node], groups: dict, left_out: LeftOut)
             if members != ranks:
                 text = f"is a collective of {members} ranks, not of all {ranks} to which its file is copied"
                 node.spot.refuse(f"{text}: its set needs a file for every rank")
-    graph, remarks = put_together([nodes] * ranks, known, left_out)
+    graph, remarks = put_together([nodes] * ranks, known, supplied)
     text = "set ranks to copy it to more" if ranks == 1 else "each runs the same tasks"
     return Reading(graph, "Chakra", (f"one file for {files.count_phrase(ranks, 'rank')}: {text}.", *remarks))

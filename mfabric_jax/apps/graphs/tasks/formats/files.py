@@ -18,7 +18,7 @@ PACKED = re.compile(r"\.(gz|xz)$")
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class Supplied:
     """Values that a file may leave out; None: not given.
 
     - `ranks`: GPUs of the job. A single Chakra file is copied to all of them; a Chakra set may lack some of them.
@@ -164,14 +164,14 @@ class Messages:
             else:
                 left[destination].remove(taken)
                 matches.pairs.append((taken[0], receive, taken[1]))
-        return matches._replace(unheard=sum(map(len, left.values())))
+        return matches._replace(unreceived=sum(map(len, left.values())))
 
 
 class Matched(NamedTuple):
-    """`pairs`: (send, receive, source). `unsent`: (receive, source) without a send. `unheard`: number of sends without
-    a receive.
+    """`pairs`: (send, receive, source). `unsent`: (receive, source) without a send. `unreceived`: number of sends
+    without a receive.
     """
 
     pairs: list[tuple[int, int, int]]
     unsent: list[tuple[int, int]]
-    unheard: int
+    unreceived: int

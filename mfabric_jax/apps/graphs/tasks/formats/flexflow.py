@@ -23,7 +23,7 @@ from flatbuffers.table import Table
 
 from mfabric_jax import units
 from mfabric_jax.apps.graphs.tasks.formats import files
-from mfabric_jax.apps.graphs.tasks.formats.files import LeftOut, Reading, Spot
+from mfabric_jax.apps.graphs.tasks.formats.files import Reading, Spot, Supplied
 from mfabric_jax.apps.graphs.tasks.graph import Op, TaskKind, Tasks
 from mfabric_jax.checks import COUNTS, InputError
 from mfabric_jax.support.text_files import value_in
@@ -281,7 +281,7 @@ TOPOOPT_SLOTS = 6  # slots of a task; MixNet's tasks have more
 TOPOOPT_ALLREDUCE = 6
 
 
-def read(path: Path, left_out: LeftOut) -> Reading:
+def read(path: Path, supplied: Supplied) -> Reading:
     data, flex_tasks = files.read_unpacked(path), {}
     try:
         table = root(data)
@@ -304,7 +304,7 @@ def read(path: Path, left_out: LeftOut) -> Reading:
         whole.refuse("must be a FlexFlow task graph with tasks, got none")
     gpus, nodes = whole.whole("ngpupernode", gpus, 1, 2**12), whole.whole("nnode", nodes, 1, COUNTS["servers"])
     files.few_enough(path, sum(1 + len(task.targets) * max(len(task.sources), 1) for task in flex_tasks.values()))
-    weights = None if left_out.weights is None else _weights(Path(left_out.weights))
+    weights = None if supplied.weights is None else _weights(Path(supplied.weights))
     system = FlexSystem(gpus, nodes + switches, nodes * gpus, max(tp, 1), 1 if mixnet else gpus, devices, weights)
     return _read(flex_tasks, system, mixnet)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from mfabric_jax import units
 from mfabric_jax.apps.graphs.tasks.formats import files
-from mfabric_jax.apps.graphs.tasks.formats.files import LeftOut, Messages, Reading, Spot
+from mfabric_jax.apps.graphs.tasks.formats.files import Messages, Reading, Spot, Supplied
 from mfabric_jax.apps.graphs.tasks.graph import TaskKind, Tasks
 from mfabric_jax.checks import COUNTS
 
@@ -44,7 +44,7 @@ def tells(head: bytes) -> bool:
     return COMMENT.sub("", head.decode("utf-8", "replace")).lstrip().startswith("num_ranks")
 
 
-def read(path: Path, left_out: LeftOut) -> Reading:
+def read(path: Path, supplied: Supplied) -> Reading:
     """Return the tasks of all ranks.
 
     Raise `InputError` for a receive without a send of the same source, destination and tag.
@@ -114,7 +114,7 @@ def _add(spot: Spot, job: _Job, rank: _Rank, match: re.Match) -> None:
 
 def _match_messages(job: _Job) -> Reading:
     tasks = job.tasks
-    pairs, unsent, unheard = job.messages.match()
+    pairs, unsent, unreceived = job.messages.match()
     if unsent:
         first, _ = min(unsent)
         receives = files.count_phrase(len(unsent) + len(pairs), "receive")
@@ -132,8 +132,10 @@ def _match_messages(job: _Job) -> Reading:
             job.messages.wild, "receive takes any source or tag", "receives take any source or tag"
         )
         remarks.append(f"{text}: the remaining sends match in the order of the file.")
-    if unheard:
-        remarks.append(f"{files.count_phrase(unheard, 'send has', 'sends have')} no receive: no task waits for them.")
+    if unreceived:
+        remarks.append(
+            f"{files.count_phrase(unreceived, 'send has', 'sends have')} no receive: no task waits for them."
+        )
     other = sum(tasks.column("bytes")[send] != job.receives[receive][1] for send, receive, _ in pairs)
     if other:
         text = files.count_phrase(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from mfabric_jax import units
 from mfabric_jax.apps.graphs.tasks.formats import files
-from mfabric_jax.apps.graphs.tasks.formats.files import LeftOut, Reading, Spot
+from mfabric_jax.apps.graphs.tasks.formats.files import Reading, Spot, Supplied
 from mfabric_jax.apps.graphs.tasks.graph import TaskKind, Tasks
 from mfabric_jax.checks import COUNTS
 
@@ -41,7 +41,7 @@ def tells(head: bytes) -> bool:
     return re.match(rb"\s*Nodes\s+\d", head) is not None
 
 
-def read(path: Path, left_out: LeftOut) -> Reading:
+def read(path: Path, supplied: Supplied) -> Reading:
     """Return a SEND for every connection, in the order of the file."""
     stated: dict[str, int] = {}
     rows = dict.fromkeys(COUNTED, 0)
@@ -60,7 +60,7 @@ def read(path: Path, left_out: LeftOut) -> Reading:
             rows["Failures"] += 1
         elif match := PAIR.fullmatch(words[0]):
             rows["Connections"] += 1
-            _connection(spot, match, words[1:], stated.get("Nodes", 0), matrix, left_out, counts)
+            _connection(spot, match, words[1:], stated.get("Nodes", 0), matrix, supplied, counts)
         else:
             spot.refuse(f"must be a row of a connection matrix, got {text.strip()[:60]!r}")
     whole = Spot(repr(str(path)))
@@ -74,7 +74,7 @@ def read(path: Path, left_out: LeftOut) -> Reading:
             )
     matrix.tasks.ranks = max(stated["Nodes"], 1)
     _release(matrix)
-    return Reading(matrix.tasks.graph(), "htsim connection matrix", _remarks(matrix, counts, rows, left_out))
+    return Reading(matrix.tasks.graph(), "htsim connection matrix", _remarks(matrix, counts, rows, supplied))
 
 
 def _trigger(spot: Spot, words: list[str], matrix: _Matrix) -> None:
@@ -90,7 +90,13 @@ def _trigger(spot: Spot, words: list[str], matrix: _Matrix) -> None:
 
 
 def _connection(
-    spot: Spot, pair: re.Match, words: list[str], nodes: int, matrix: _Matrix, left_out: LeftOut, counts: dict[str, int]
+    spot: Spot,
+    pair: re.Match,
+    words: list[str],
+    nodes: int,
+    matrix: _Matrix,
+    supplied: Supplied,
+    counts: dict[str, int],
 ) -> None:
     source, destination = (spot.rank("nodes", text, nodes) for text in pair.groups())
     words = [word for word in words if word != "addon"]
@@ -109,7 +115,7 @@ def _connection(
     start, size = units.ps(spot.number("start", fields.get("start", 0))), values.get("size", 0)
     counts["unbounded"] += size == 0
     counts["prio"] += "prio" in values
-    size = size or left_out.unbounded_bytes or 0
+    size = size or supplied.unbounded_bytes or 0
     task = matrix.tasks.add(TaskKind.SEND, source, pair[0], start=start, peer=destination, bytes=size)
     if "trigger" in values:
         matrix.releases[values["trigger"]].append((task, spot))
@@ -137,10 +143,10 @@ def _release(matrix: _Matrix) -> None:
             matrix.tasks.wait(task, [other for other, _ in others])
 
 
-def _remarks(matrix: _Matrix, counts: dict[str, int], rows: dict[str, int], left_out: LeftOut) -> tuple[str, ...]:
+def _remarks(matrix: _Matrix, counts: dict[str, int], rows: dict[str, int], supplied: Supplied) -> tuple[str, ...]:
     remarks = []
     if counts["unbounded"]:
-        size = "nothing" if left_out.unbounded_bytes is None else f"{left_out.unbounded_bytes:g} bytes"
+        size = "nothing" if supplied.unbounded_bytes is None else f"{supplied.unbounded_bytes:g} bytes"
         text = files.count_phrase(counts["unbounded"], "connection has", "connections have")
         remarks.append(f"{text} size 0, which never ends in htsim: here it sends {size} (unbounded_bytes).")
     shots = [key for key, trigger in matrix.triggers.items() if trigger.kind == "multishot" and matrix.fired_by[key]]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mfabric_jax.apps.graphs.tasks.formats import files
-from mfabric_jax.apps.graphs.tasks.formats.files import LeftOut, Reading, Spot
+from mfabric_jax.apps.graphs.tasks.formats.files import Reading, Spot, Supplied
 from mfabric_jax.apps.graphs.tasks.graph import FIELDS, LARGEST, USUAL, Op, TaskGraph, TaskKind, Tasks
 from mfabric_jax.checks import COUNTS, InputError
 from mfabric_jax.support.atomic import replacing
@@ -30,7 +30,7 @@ def tells(head: bytes) -> bool:
     return FORMAT.encode() in head
 
 
-def read_json(path: Path, left_out: LeftOut) -> Reading:
+def read_json(path: Path, supplied: Supplied) -> Reading:
     head = mapping_in(files.read_unpacked(path), repr(str(path)), "tasks")
     rows = head.pop("tasks", None)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -38,7 +38,7 @@ def read_json(path: Path, left_out: LeftOut) -> Reading:
     return _read(path, head, rows)
 
 
-def read_parquet(path: Path, left_out: LeftOut) -> Reading:
+def read_parquet(path: Path, supplied: Supplied) -> Reading:
     parquet = load_extra("store", "reading .parquet", PARQUET)
     try:
         table = parquet.read_parquet(path, path)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from mfabric_jax import checks
 from mfabric_jax.apps.graphs.tasks.formats import chakra, chakra_write, files, flexflow, goal, htsim, own, simai
-from mfabric_jax.apps.graphs.tasks.formats.files import LeftOut, Reading
+from mfabric_jax.apps.graphs.tasks.formats.files import Reading, Supplied
 from mfabric_jax.apps.graphs.tasks.graph import TaskGraph
 from mfabric_jax.checks import InputError
 from mfabric_jax.support.atomic import check_file
@@ -17,10 +17,10 @@ HEAD = 1 << 12  # first bytes of a file, from which its format is recognized
 
 
 class _Format(NamedTuple):
-    """A format: `suffix` or `tells` recognizes a file, `takes` lists the fields of `LeftOut` that it uses."""
+    """A format: `suffix` or `tells` recognizes a file, `takes` lists the fields of `Supplied` that it uses."""
 
     suffix: str
-    read: Callable[[Path, LeftOut], Reading]
+    read: Callable[[Path, Supplied], Reading]
     tells: Callable[[bytes], bool] = lambda head: False
     takes: tuple[str, ...] = ()
 
@@ -57,7 +57,7 @@ def read_with_remarks(path: str | Path, **left_out: Any) -> Reading:
     """Return the tasks of a file, its format, and remarks on what was dropped or assumed.
 
     - `path`: plain, .gz or .xz; the extension, else the content, decides the format.
-    - `left_out`: fields of `files.LeftOut`, for values that the file leaves out.
+    - `left_out`: fields of `files.Supplied`, for values that the file leaves out.
 
     Raise `InputError` for an unreadable file, an unknown format, a broken file (the message names the line or node), a
     job that cannot run (such as a message without a sender), and a value in `left_out` that the format never leaves
@@ -75,7 +75,7 @@ def read_with_remarks(path: str | Path, **left_out: Any) -> Reading:
         elif field not in ("communicators", "weights") and value is not None:
             checks.positive(field, value)
     try:
-        reading = chosen.read(path, LeftOut(**left_out))
+        reading = chosen.read(path, Supplied(**left_out))
     except InputError as error:
         if str(path) in str(error):
             raise

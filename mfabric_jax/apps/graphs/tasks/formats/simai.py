@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from mfabric_jax import units
 from mfabric_jax.apps.graphs.tasks.formats import files
-from mfabric_jax.apps.graphs.tasks.formats.files import LeftOut, Reading, Spot
+from mfabric_jax.apps.graphs.tasks.formats.files import Reading, Spot, Supplied
 from mfabric_jax.apps.graphs.tasks.graph import Op, TaskKind, Tasks
 from mfabric_jax.checks import COUNTS
 
@@ -73,8 +73,8 @@ def tells(head: bytes) -> bool:
     return bool(first) and first[0].decode("utf-8", "replace") in (*TRANSFORMERS, *OTHERS, "DATA", "MICRO")
 
 
-def read(path: Path, left_out: LeftOut) -> Reading:
-    """Return the tasks of `left_out.ranks` ranks of a stage.
+def read(path: Path, supplied: Supplied) -> Reading:
+    """Return the tasks of `supplied.ranks` ranks of a stage.
 
     The default is all ranks, or one block of tp x ep ranks if all need too many tasks.
     """
@@ -90,7 +90,7 @@ def read(path: Path, left_out: LeftOut) -> Reading:
     for index in head.checkpoints | head.initiates:
         lines[0][0].whole("a checkpoint", index, 0, max(len(rows) - 1, 0))
     steps = _POLICIES[head.policy](rows, head)
-    ranks, remarks = _ranks(lines[0][0], head, left_out, len(steps))
+    ranks, remarks = _ranks(lines[0][0], head, supplied, len(steps))
     files.few_enough(path, 2 * ranks * len(steps))
     return Reading(_unroll_steps(steps, head, ranks).graph(), "SimAI workload", remarks)
 
@@ -175,12 +175,12 @@ _POLICIES: dict[str, Callable[[list[_Row], _Head], list[_Step]]] = {
 }
 
 
-def _ranks(spot: Spot, head: _Head, left_out: LeftOut, steps: int) -> tuple[int, tuple[str, ...]]:
+def _ranks(spot: Spot, head: _Head, supplied: Supplied, steps: int) -> tuple[int, tuple[str, ...]]:
     tp, ep, pp = (max(head.degree[name], 1) for name in ("tp", "ep", "pp"))
     block, stage = tp * ep, head.degree["all_gpus"] // pp
     if head.degree["all_gpus"] and (head.degree["all_gpus"] % pp or stage % block):
         spot.refuse(f"must have a multiple of pp x tp x ep for all_gpus, got {head.degree['all_gpus']}")
-    ranks = left_out.ranks or (block if 2 * steps * stage > AT_ONCE else stage) or block
+    ranks = supplied.ranks or (block if 2 * steps * stage > AT_ONCE else stage) or block
     if ranks % block or (stage and ranks > stage):
         limit = f", at most the {files.count_phrase(stage, 'rank')} of a stage" if stage else ""
         spot.refuse(f"needs ranks to be a multiple of tp x ep ({block}){limit}, got {ranks}")

@@ -16,7 +16,7 @@ from mfabric_jax.apps.serving import step as parts
 from mfabric_jax.apps.serving.arrivals import Requests, poisson, read_arrivals, repeat_requests, stretch_to_rate
 from mfabric_jax.apps.serving.columns import LOADED
 from mfabric_jax.apps.serving.deployment import PASS, TRANSFER, Deployment
-from mfabric_jax.apps.serving.loads import SURE
+from mfabric_jax.apps.serving.expert_load import SURE
 from mfabric_jax.apps.serving.queueing import (
     DecodePool,
     Late,
@@ -271,7 +271,7 @@ def _limits_s(case: Case) -> tuple[float, float]:
     return late_s, slow_s
 
 
-def in_time(case: Case, outcome: LoadOutcome) -> tuple[Bool[np.ndarray, "R"], Bool[np.ndarray, "R"]]:
+def requests_within_limits(case: Case, outcome: LoadOutcome) -> tuple[Bool[np.ndarray, "R"], Bool[np.ndarray, "R"]]:
     """Return which requests meet the limit on time to first token, and which meet the one from token to token."""
     late_s, slow_s = _limits_s(case)
     return outcome.ttft_s <= late_s, ~(outcome.tpot_s > slow_s)
@@ -281,7 +281,7 @@ def _of_requests(deployed: Deployment, outcome: LoadOutcome) -> dict[str, Any]:
     case, (begin, end) = deployed.case, outcome.window
     ttft, tpot, e2e = (values[outcome.first :] for values in (outcome.ttft_s, outcome.tpot_s, outcome.e2e_s))
     limited = any(limit is not None for limit in _limits(case))
-    first_good, next_good = in_time(case, outcome)
+    first_good, next_good = requests_within_limits(case, outcome)
     good, ends = first_good & next_good, outcome.timeline.end_s
     counted = len(good) - outcome.first + outcome.refused_late
 
@@ -361,14 +361,14 @@ def _of_pools(deployed: Deployment, outcome: LoadOutcome) -> dict[str, Any]:
 def _of_transfers(outcome: LoadOutcome) -> dict[str, Any]:
     times, sizes = outcome.timeline, outcome.wire.sizes(outcome.requests)
     seconds = (times.landed_s - times.sent_s)[outcome.first :]
-    slower = seconds / (sizes[outcome.first :] / outcome.wire.port_Bps)
+    slowdown = seconds / (sizes[outcome.first :] / outcome.wire.port_Bps)
     (sender, receiver, most), mean = hot_pairs(outcome)[0], sizes.sum() / _pairs(outcome)
     span = float(times.landed_s.max() - times.sent_s.min())
     busiest = max(np.bincount(unit, sizes).max() for unit in (times.sender, times.receiver))
     return {
         "load_kv_p50_s": float(np.quantile(seconds, QUANTILES["p50"])),
         "load_kv_p99_s": float(np.quantile(seconds, QUANTILES["p99"])),
-        "kv_slowdown_p99": float(np.quantile(slower, QUANTILES["p99"])),
+        "kv_slowdown_p99": float(np.quantile(slowdown, QUANTILES["p99"])),
         "kv_busiest_nic": float(busiest / (outcome.wire.port_Bps * span)),
         "kv_hot_pair": f"prefill {sender} -> decode {receiver}",
         "kv_hot_pair_over_mean": float(most / mean),

@@ -73,13 +73,13 @@ class GraphPart(eqx.Module):
 class GraphPaths(eqx.Module):
     """The parts of the all-to-alls of `groups` groups. Each flow carries 1 / `slices` of the bytes between its ranks.
 
-    - `of`, `column` [E]: pairs of a group and a column that holds one of its ends. Columns are the groups of all parts,
-      in order; a group ends with the latest of its columns.
+    - `group`, `column` [E]: pairs of a group and a column that holds one of its ends. Columns are the groups of all
+      parts, in order; a group ends with the latest of its columns.
     - `per_rail`: ranks of a server whose bytes leave by the NIC of the destination's rank; 0: by their own NICs.
     """
 
     parts: tuple[GraphPart, ...]
-    of: Any
+    group: Any
     column: Any
     slices: int = eqx.field(static=True)
     groups: int = eqx.field(static=True)
@@ -103,7 +103,7 @@ class GraphPaths(eqx.Module):
             finish = completion_times(problem, size).finish
             ends.append(jnp.zeros(part.groups, size.dtype).at[part.group].max(finish))
         every = jnp.concatenate(ends)[self.column]
-        return jnp.zeros(self.groups, every.dtype).at[self.of].max(every).mean()
+        return jnp.zeros(self.groups, every.dtype).at[self.group].max(every).mean()
 
     def times_now(self, fabric: Any, demand: Float[np.ndarray, "B R R"]) -> Float[np.ndarray, "B"]:
         """Return `time` for many all-to-alls, by compiled loops on the host in float64."""
@@ -116,7 +116,7 @@ class GraphPaths(eqx.Module):
         ]
         every = np.concatenate(ends, axis=1)[:, self.column] / self.slices
         last = np.zeros((len(demand), self.groups))
-        np.maximum.at(last.T, self.of, every.T)
+        np.maximum.at(last.T, self.group, every.T)
         return last.mean(axis=1)
 
 
@@ -305,8 +305,8 @@ def _star(hops: np.ndarray, share: np.ndarray) -> PartStar | None:
     number = np.zeros(links, np.int64)
     for half in (0, 1):
         number[side == half] = np.arange((side == half).sum())
-    turned = side[hops[:, 0]] == 1
-    up, down = (number[np.where(turned, hops[:, 1 - column], hops[:, column])] for column in (0, 1))
+    reversed_ = side[hops[:, 0]] == 1
+    up, down = (number[np.where(reversed_, hops[:, 1 - column], hops[:, column])] for column in (0, 1))
     port = np.ones((2, max(np.bincount(side, minlength=2))))
     port[side, number] = 1 / most
     twice = len(np.unique(up * port.shape[1] + down)) < len(up)

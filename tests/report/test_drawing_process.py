@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from mfabric_jax.report import beside
-from mfabric_jax.report.beside import drawing
+from mfabric_jax.report import drawing_process
+from mfabric_jax.report.drawing_process import drawing
 
 
 def process_of(*_):
@@ -57,7 +57,7 @@ def test_what_a_drawing_raises_is_raised_here():
 
 
 def test_a_process_that_cannot_start_draws_nothing(monkeypatch):
-    monkeypatch.setattr(beside, "SERVE", "raise SystemExit(3)")
+    monkeypatch.setattr(drawing_process, "SERVE", "raise SystemExit(3)")
     with drawing() as other:
         other.draw(process_of, "x" * 200_000)
         assert other.results() == [os.getpid()]

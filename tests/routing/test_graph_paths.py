@@ -11,7 +11,7 @@ from mfabric_jax.fabric.graphs.made import GraphNumbers, make_graph
 from mfabric_jax.fabric.network import network_of
 from mfabric_jax.flows.host_times import finish_times_now
 from mfabric_jax.routing.fixed import leaving_flows
-from mfabric_jax.routing.graph_ways import _Hops, graph_paths_of, narrowest
+from mfabric_jax.routing.graph_paths import _Hops, graph_paths_of, narrowest
 from mfabric_jax.routing.shortest import shortest_loads, shortest_routes
 from mfabric_jax.routing.transfers import binding
 from tests.oracles import graph as oracle
@@ -72,7 +72,7 @@ def slow_groups(network, group, routes):
 
 def dominated(network, kept, load):
     """Whether every link that both groups cross has the flows of another, narrower for all of them, that is kept."""
-    from mfabric_jax.routing.graph_ways import _hops_of
+    from mfabric_jax.routing.graph_paths import _hops_of
 
     left = narrowest(_hops_of(kept, network.capacity)).link
     return not ((load[0] > 0) & (load[1] > 0))[np.unique(left)].any()
@@ -116,7 +116,7 @@ def test_groups_of_one_form_are_solved_once():
 def test_slices_take_ports_of_their_own():
     network = make_graph("leaf-spine", GraphNumbers(gpus=16, radix=16, **NUMBERS))
     *_, ways = both_ways(network, 1, 4, 4, "spray", each=4)
-    assert (len(ways.parts), len(ways.of)) == (1, 4)  # 4 slices, one form
+    assert (len(ways.parts), len(ways.group)) == (1, 4)  # 4 slices, one form
     np.testing.assert_allclose(ways.times_now(Nics, np.full((1, 4, 4), 8.0)), 3 * 8 / 4 / 2.0)
 
 

@@ -17,16 +17,19 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.flows.dependencies import successors
 from mfabric_jax.flows.flows import COLUMNS, Flows, flows_of
 
-TURN, SHOWN = -1, -2  # `task` of markers: of reconfigurations, and of the time in which a configuration lasts
+RECONFIGURATION, SHOWN = (
+    -1,
+    -2,
+)  # `task` of markers: of reconfigurations, and of the time in which a configuration lasts
 
 
 class Phases(NamedTuple):
     """P all-to-alls between servers, in the order in which they run.
 
-    `of` [F]: the all-to-all of each flow; -1: none. `demand` [P S S]: bytes between servers.
+    `exchange` [F]: the all-to-all of each flow; -1: none. `demand` [P S S]: bytes between servers.
     """
 
-    of: np.ndarray
+    exchange: np.ndarray
     demand: np.ndarray
 
 
@@ -42,7 +45,7 @@ def phases_of(
     kept = [which for which in between if between[which].any()]
     number = {which: position for position, which in enumerate(kept)}
     of = np.array([number.get(which, -1) for which in of.tolist()], np.int64)
-    order = turns_in_order(of, flows, seconds)
+    order = exchange_order(of, flows, seconds)
     position = np.argsort(order)
     servers = demand(np.zeros(flows.flows, bool)).shape
     matrices = np.array([between[kept[which]] for which in order]).reshape(-1, *servers)
@@ -67,7 +70,7 @@ def exchanges_of(graph: TaskGraph) -> np.ndarray:
     return exchange
 
 
-def turns_in_order(of: np.ndarray, flows: Flows, seconds: np.ndarray) -> np.ndarray:
+def exchange_order(of: np.ndarray, flows: Flows, seconds: np.ndarray) -> np.ndarray:
     """Return an order in which each all-to-all can wait for all earlier ones.
 
     All-to-alls are ordered by their starts, estimated as if flows shared no links. Raise `InputError` if two wait for
@@ -137,8 +140,8 @@ def with_reconfigurations(
     - `ahead`: the switch reconfigures as soon as the earlier all-to-alls have ended, so the next demand must be known;
       else everything that the all-to-all waits for must have ended, too.
     """
-    members = [np.flatnonzero(phases.of == phase) for phase in range(len(circuits))]
-    from_outside = phases.of[flows.after[:, 0]] != phases.of[flows.after[:, 1]]
+    members = [np.flatnonzero(phases.exchange == phase) for phase in range(len(circuits))]
+    from_outside = phases.exchange[flows.after[:, 0]] != phases.exchange[flows.after[:, 1]]
     own = _in_place_at_the_end(phases, circuits)
     users: list[list[int]] = [[] for _ in own]
     set_by = [-1] * len(own)
@@ -158,14 +161,18 @@ def with_reconfigurations(
             before = sorted({user for s in servers for user in users[s]})
             waits = [ended.get(user) or ended.setdefault(user, marker(members[user], 0.0)) for user in before]
             if not ahead:
-                waits += flows.after[from_outside & (phases.of[flows.after[:, 1]] == phase), 0].tolist()
-            turn = marker(waits, delay_s)
+                waits += flows.after[from_outside & (phases.exchange[flows.after[:, 1]] == phase), 0].tolist()
+            reconfiguration = marker(waits, delay_s)
             for s in servers:
-                own[s], users[s], set_by[s] = count[s], [], turn
+                own[s], users[s], set_by[s] = count[s], [], reconfiguration
         for s in servers:
             users[s].append(phase)
-        turns = {set_by[s] for s in servers} - {-1}
-        pairs.extend((turn, int(flow)) for turn in sorted(turns) for flow in members[phase][optical[members[phase]]])
+        reconfigurations = {set_by[s] for s in servers} - {-1}
+        pairs.extend(
+            (reconfiguration, int(flow))
+            for reconfiguration in sorted(reconfigurations)
+            for flow in members[phase][optical[members[phase]]]
+        )
     return _more(flows, np.array(lags), np.array(pairs, np.int64).reshape(-1, 2))
 
 
@@ -184,6 +191,6 @@ def _in_place_at_the_end(phases: Phases, circuits: np.ndarray) -> list[np.ndarra
 
 def _more(flows: Flows, lag: np.ndarray, pairs: np.ndarray) -> Flows:
     nobody = np.full(len(lag), -1)
-    added = flows_of(nobody, nobody, np.zeros(len(lag)), lag=lag, task=TURN)
+    added = flows_of(nobody, nobody, np.zeros(len(lag)), lag=lag, task=RECONFIGURATION)
     arrays = {name: np.concatenate([getattr(flows, name), getattr(added, name)]) for name in COLUMNS}
     return flows_of(**arrays, after=np.concatenate([flows.after, pairs]))

@@ -11,7 +11,7 @@ from typing import Any
 from mfabric_jax.checks import InputError
 from mfabric_jax.support.origin import python
 
-SERVE = "from mfabric_jax.report.beside import serve; serve()"
+SERVE = "from mfabric_jax.report.drawing_process import serve; serve()"
 
 
 class DrawingProcess:

@@ -3,7 +3,7 @@
 import pytest
 
 from mfabric_jax.report import comparison, html_report, remarks
-from mfabric_jax.report.noticed import job_words
+from mfabric_jax.report.row_remarks import job_words
 from tests.report import synthetic
 
 BASE = {"model": "m", "fabric": "mfabric", "ocs": "telescent", "policy": "greedy", "nic_gbps": 400.0}

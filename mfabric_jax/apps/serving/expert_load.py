@@ -88,10 +88,10 @@ def place_experts(
     limit = _limit(model)
     each = np.ones((1, model.experts)) if shares is None else np.asarray(shares, float)
     selected = np.stack([_at_most_once(share / share.sum(), model.top_k) for share in each])
-    room = SlotLayout(gpus, gpus // domains, gpus * slots, model.expert_groups)
-    alike = room.slots == model.experts and np.ptp(selected) < SURE
+    layout = SlotLayout(gpus, gpus // domains, gpus * slots, model.expert_groups)
+    alike = layout.slots == model.experts and np.ptp(selected) < SURE
     rule = hierarchical if placed and not alike else contiguous
-    expert = np.stack([rule(row[None], room) for row in selected])
+    expert = np.stack([rule(row[None], layout) for row in selected])
     return ExpertLoad(selected, expert, slots, model.top_k, limit)
 
 

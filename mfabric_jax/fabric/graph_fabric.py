@@ -17,7 +17,7 @@ from mfabric_jax.checks import Misfit
 from mfabric_jax.fabric import views
 from mfabric_jax.fabric.cost import PartGroup
 from mfabric_jax.fabric.design import Fabric
-from mfabric_jax.fabric.graph_file import GraphFile, OwnGraph, check_rate, own_graph
+from mfabric_jax.fabric.graph_file import FileGraph, GraphFile, check_rate, load_graph
 from mfabric_jax.fabric.site import About, FabricLinks, FabricPaths, FabricSite
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 CLOSE = 1e-6  # relative difference of bandwidths that is not reported
 
 
-def _graph(site: FabricSite) -> OwnGraph:
-    return own_graph(GraphFile.of(site.network))
+def _graph(site: FabricSite) -> FileGraph:
+    return load_graph(GraphFile.of(site.network))
 
 
 class GraphFileFabric(Fabric):
     def group(self, site: FabricSite, nic_gbps: Any) -> GraphLinks:
         options = GraphFile.of(site.network)
-        graph = own_graph(options)
+        graph = load_graph(options)
         if len(graph.nodes) != site.gpus:
             raise Misfit(f"job.parallel.gpus must be the {len(graph.nodes)} GPUs of {options.file!r}, got {site.gpus}.")
         if graph.per_server != site.gpus_per_server:
@@ -63,7 +63,7 @@ def describe_graph(network: Network, own_Bps: float) -> list[str]:
     `own_Bps`: bandwidth of a GPU inside its server by its data sheet.
     """
     options = GraphFile.of(network)
-    graph = own_graph(options)
+    graph = load_graph(options)
     placed = "in the order of its GPUs" if options.ranks is None else f"placed by {options.ranks}"
     nics = f"{graph.nics:g} NICs of {units.to_gbps(graph.nic_Bps):g} Gbps per server"
     sentences = [f"{graph.file}: {nics}, ranks {placed}.", f"{graph.file}: {graph.relays.words}."]

@@ -71,7 +71,7 @@ def apart_of(rows: list[dict[str, Any]]) -> list[str]:
     return [name for name in (*APART, *settings_of(rows)) if len({row[name] for row in rows}) > 1]
 
 
-def where(row: Row, rows: list[dict[str, Any]], *, sized: bool = True) -> str:
+def name_row(row: Row, rows: list[dict[str, Any]], *, sized: bool = True) -> str:
     """Name a row in a sentence, with the columns in which rows differ. `sized`: also with its size."""
     apart = [f"{name} {row[name]}" for name in apart_of(rows) if name not in ("model", "kernels")]
     return ", ".join([f"{row['model']} on {row['fabric']}", *apart, *([f"ep {row['ep']}"] if sized else [])])
@@ -93,16 +93,16 @@ def common(rows: list[dict[str, Any]]) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------ sentences
-def of_search(groups: list[list[dict[str, Any]]], rows: list[dict[str, Any]]) -> Iterator[str]:
+def search_sentences(groups: list[list[dict[str, Any]]], rows: list[dict[str, Any]]) -> Iterator[str]:
     """Yield the best pools of every fabric; `groups`: the rows of each fabric."""
-    from mfabric_jax.apps.serving.search import cheapest, fastest, in_time
+    from mfabric_jax.apps.serving.search import cheapest, fastest, rows_within_limits
 
     yield f"{len(rows)} set-ups were tried, with {', '.join(map(str, sorted({row['ep'] for row in rows})))} GPUs."
     several = len({_times(row) for row in rows}) > 1
     for own in groups:
         best, least = fastest(own), cheapest(own)
-        named = where(best, rows, sized=False) + (f", within {_times(best)}" if several else "")
-        if not in_time(own):
+        named = name_row(best, rows, sized=False) + (f", within {_times(best)}" if several else "")
+        if not rows_within_limits(own):
             yield f"{named}: no size that fits in memory keeps to {_times(best)}."
             continue
         most = f"{named}: {_most(best)} with {_pools(best)}"
@@ -152,10 +152,10 @@ def _pools(row: Row) -> str:
     return f"--ep {row['ep']} --batch {row['batch']:g} {flags} ({share})"
 
 
-def of_load(rows: list[dict[str, Any]], cases: Cases) -> Iterator[str]:
+def load_sentences(rows: list[dict[str, Any]], cases: Cases) -> Iterator[str]:
     """Yield sentences on the load of pools, late or unsteady rows, KV transfers, and requests refused or left out."""
     for row in rows:
-        named = where(row, rows)
+        named = name_row(row, rows)
         if row["load_requests"] is None:
             yield f"{named}: memory holds none of the requests."
             continue
@@ -216,36 +216,38 @@ def _longer(row: Row, cases: Cases) -> str:
     return f"raise serving.load.{'repeat, because the log has no more requests' if exhausted else 'requests'}"
 
 
-def of_rows(shown: list[dict[str, Any]], every: list[dict[str, Any]]) -> Iterator[str]:
+def row_sentences(shown: list[dict[str, Any]], every: list[dict[str, Any]]) -> Iterator[str]:
     """Yield the cheapest row of `every`; which `shown` rows do not fit, or are faster with one micro-batch; and the
     meaning of the band."""
-    from mfabric_jax.apps.serving.search import cheapest, in_time
+    from mfabric_jax.apps.serving.search import cheapest, rows_within_limits
 
     for model in dict.fromkeys(row["model"] for row in every):
-        best = cheapest(in_time(row for row in every if row["model"] == model))
+        best = cheapest(rows_within_limits(row for row in every if row["model"] == model))
         if best is not None:
             timed = best["tpot_limit_s"] is not None or best["ttft_limit_s"] is not None
             yield (
-                f"Cheapest row that fits{', is in time' * timed} and has a price: {where(best, every)}, "
+                f"Cheapest row that fits{', is in time' * timed} and has a price: {name_row(best, every)}, "
                 f"batch {best['batch']:g}: {_dollars(best)}, prefill included."
             )
     for row in shown:
-        yield from _of_memory(row, where(row, shown))
+        yield from _of_memory(row, name_row(row, shown))
     yield from _of_one_batch(shown)
     yield _of_band(every)
 
 
 def _of_one_batch(rows: list[dict[str, Any]]) -> Iterator[str]:
     from mfabric_jax import units
+    from mfabric_jax.report.numerals import count_phrase
 
     chosen = [row for row in rows if row["tpot_limit_s"] is None and row["overlap"]]
     quicker = [row for row in chosen if row["serial_s"] < row["tpot_s"]]
     if quicker:
         best = min(quicker, key=lambda row: row["serial_s"] / row["tpot_s"])
         as_one, as_two = (units.to_ms(best[name]) for name in ("serial_s", "tpot_s"))
+        counted = f"{len(quicker)} of {count_phrase(len(rows), 'row')} {'is' if len(quicker) == 1 else 'are'}"
         yield (
-            f"Two micro-batches read the weights of experts twice. With one, which hides nothing, {len(quicker)} of "
-            f"{len(rows)} rows are faster: {where(best, rows)}, batch {best['batch']:g} takes "
+            f"Two micro-batches read the weights of experts twice. With one, which hides nothing, {counted} faster: "
+            f"{name_row(best, rows)}, batch {best['batch']:g} takes "
             f"{as_one:.3g} ms instead of {as_two:.3g}. Try --set serving.overlap=false and twice the batch."
         )
 
@@ -275,7 +277,7 @@ def _of_memory(row: Row, named: str) -> Iterator[str]:
         )
 
 
-def of_prices(rows: list[dict[str, Any]], cases: Cases) -> list[str]:
+def price_sentences(rows: list[dict[str, Any]], cases: Cases) -> list[str]:
     """Return the missing prices or powers that leave dollars or joules empty."""
     from mfabric_jax.apps.serving.rows import unknown_prices
 

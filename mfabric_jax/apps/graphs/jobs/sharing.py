@@ -76,7 +76,7 @@ class JobsStudy:
         return Mltcp(self.slope, self.intercept, self.pieces)
 
 
-class Handled(NamedTuple):
+class SharedPatterns(NamedTuple):
     """Patterns and shifts of a way.
 
     - `shift_s` [J]: when each job starts within its iteration time; None: jobs start on arrival.
@@ -90,24 +90,24 @@ class Handled(NamedTuple):
     adjust: float = 0.0
 
 
-def _fair(scene: Scene, study: JobsStudy) -> Handled:
-    return Handled(scene.patterns)
+def _fair(scene: Scene, study: JobsStudy) -> SharedPatterns:
+    return SharedPatterns(scene.patterns)
 
 
-def _mltcp(scene: Scene, study: JobsStudy) -> Handled:
-    return Handled(tuple(in_pieces(pattern, study.mltcp()) for pattern in scene.patterns))
+def _mltcp(scene: Scene, study: JobsStudy) -> SharedPatterns:
+    return SharedPatterns(tuple(in_pieces(pattern, study.mltcp()) for pattern in scene.patterns))
 
 
 def _shifts(scene: Scene, study: JobsStudy) -> Shifts:
     return time_shifts(scene.alone_s.tolist(), scene.circles(), study.tick_s)
 
 
-def _cassini(scene: Scene, study: JobsStudy) -> Handled:
+def _cassini(scene: Scene, study: JobsStudy) -> SharedPatterns:
     shifts = _shifts(scene, study)
-    return Handled(scene.patterns, shifts.shift_s, shifts.score, study.adjust)
+    return SharedPatterns(scene.patterns, shifts.shift_s, shifts.score, study.adjust)
 
 
-def _best(scene: Scene, study: JobsStudy) -> Handled:
+def _best(scene: Scene, study: JobsStudy) -> SharedPatterns:
     """Find the best shifts under fair sharing by coordinate search.
 
     The search starts from no shifts, CASSINI's shifts or the offsets that MLTCP reaches, whichever is best.
@@ -136,7 +136,7 @@ def _best(scene: Scene, study: JobsStudy) -> Handled:
                 shift, least = candidates[np.argmin(judged)], judged.min()
         if least >= before - SAVED:
             break
-    return Handled(scene.patterns, shift)
+    return SharedPatterns(scene.patterns, shift)
 
 
 def _where_mltcp_ends(scene: Scene, study: JobsStudy) -> np.ndarray:
@@ -148,7 +148,7 @@ def _where_mltcp_ends(scene: Scene, study: JobsStudy) -> np.ndarray:
     return np.mod(list(last), scene.alone_s)
 
 
-WAYS: dict[str, Callable[[Scene, JobsStudy], Handled]] = {
+WAYS: dict[str, Callable[[Scene, JobsStudy], SharedPatterns]] = {
     "fair": _fair,
     "cassini": _cassini,
     "mltcp": _mltcp,
@@ -180,21 +180,23 @@ def iteration_times(flows: Repeated, finish: np.ndarray, at_s: np.ndarray) -> li
 # the turns of all jobs move with it. A wait changes only later times; the run is repeated after each wait.
 
 
-def hold_to_turns(flows: Repeated, scene: Scene, handled: Handled, start: np.ndarray, lag: np.ndarray) -> JobTimes:
+def hold_to_turns(
+    flows: Repeated, scene: Scene, shared: SharedPatterns, start: np.ndarray, lag: np.ndarray
+) -> JobTimes:
     """Return the times of all flows if iterations wait for their turns; `start`, `lag` are [B F].
 
     A job's turns are its shift plus multiples of its iteration time alone.
     """
     lag, runs = lag.copy(), [_Seen() for _ in lag]
-    job, turn = flows.job[flows.end], flows.iteration[flows.end]
-    more = turn + 1 < flows.iterations[job]
+    job, iteration = flows.job[flows.end], flows.iteration[flows.end]
+    more = iteration + 1 < flows.iterations[job]
     while True:
         done, waited = solve_jobs(flows, scene.capacity, start=start, lag=lag), False
         for run, seen in enumerate(runs):
             ends = np.where(more, done.finish[run, flows.end], np.inf)
-            if (early := seen.first_early(ends, job, scene.alone_s, handled)) is not None:
+            if (early := seen.first_early(ends, job, scene.alone_s, shared)) is not None:
                 end, wait = early
-                lag[run, flows.first & (flows.job == job[end]) & (flows.iteration == turn[end] + 1)] += wait
+                lag[run, flows.first & (flows.job == job[end]) & (flows.iteration == iteration[end] + 1)] += wait
                 waited = True
         if not waited:
             return done
@@ -205,17 +207,17 @@ class _Seen:
         self.ends: set[int] = set()
         self.late_s = 0.0
 
-    def first_early(self, ends, job, period_s: np.ndarray, handled: Handled) -> tuple[int, float] | None:
+    def first_early(self, ends, job, period_s: np.ndarray, shared: SharedPatterns) -> tuple[int, float] | None:
         """Return the next iteration end whose job is too early for its turn, and the job's wait [s]."""
-        assert handled.shift_s is not None
+        assert shared.shift_s is not None
         for end in np.argsort(ends, kind="stable")[: np.isfinite(ends).sum()].tolist():
             if end in self.ends:
                 continue
             self.ends.add(end)
             period = period_s[job[end]]
-            off = (ends[end] - handled.shift_s[job[end]] - self.late_s + period / 2) % period - period / 2
-            if off > handled.adjust * period:
+            off = (ends[end] - shared.shift_s[job[end]] - self.late_s + period / 2) % period - period / 2
+            if off > shared.adjust * period:
                 self.late_s += off
-            elif off < -handled.adjust * period:
+            elif off < -shared.adjust * period:
                 return end, float(-off)
         return None
