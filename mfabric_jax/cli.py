@@ -69,13 +69,11 @@ def _run_reporting_mistakes(words: list[str], mistakes: type[Exception], alive: 
 
 
 def _run(command: str, words: list[str]) -> int | None:
-    import importlib
-
     from mfabric_jax.case.grid import in_case_files
-    from mfabric_jax.commands import OF_CASES
+    from mfabric_jax.commands import OF_CASES, load_command
     from mfabric_jax.commands.words import parse, read
 
-    module = importlib.import_module(f"mfabric_jax.commands.{command.replace(' ', '_').replace('-', '_')}")
+    module = load_command(command)
     if asks := {"-h", "--help"} & set(words):
         from mfabric_jax.commands import help
 

@@ -3,6 +3,9 @@
 Commands only connect the shell with the other packages, which compute, and with `report`, which shows results.
 """
 
+import importlib
+from types import ModuleType
+
 COMMANDS = {  # by name, with a description
     "compare": "compare fabrics for MoE training: iteration time, cost, performance per dollar",
     "calibrate": "fit computation rates to published times; calibrate nccl: latency and bandwidth to measured ones",
@@ -41,3 +44,8 @@ STATUS = {  # exit statuses and their meaning
     2: "a mistake in the input, explained in one sentence on standard error",
     130: "interrupted; rows finished so far are kept",
 }
+
+
+def load_command(command: str) -> ModuleType:
+    """Return the module of a command: its `Options` and `run`."""
+    return importlib.import_module(f"mfabric_jax.commands.{command.replace(' ', '_').replace('-', '_')}")

@@ -1,7 +1,6 @@
 """`mfabric completion SHELL`: completion of commands, flags, settings and their values, from the schema of settings."""
 
 import dataclasses
-import importlib
 import os
 import typing
 from collections.abc import Iterable, Mapping
@@ -10,15 +9,11 @@ from typing import Annotated, Any, Literal
 from mfabric_jax.case import policies
 from mfabric_jax.case.layers import presets
 from mfabric_jax.case.paths import Leaf, SettingChoice, parts_of, settings
-from mfabric_jax.commands import COMMANDS, OF_CASES, TWO_WORDS
+from mfabric_jax.commands import COMMANDS, OF_CASES, TWO_WORDS, load_command
 from mfabric_jax.commands.help import ALL, groups
 from mfabric_jax.commands.words import Option, Positional, flags_of_cases, options_in
 
 LINE = "MFABRIC_LINE"  # environment variable: the command line up to the cursor, set by the shell's script
-NAMED: dict[str, tuple[str, str]] = {  # settings whose names stand in a module: loaded when they are completed
-    "model.name": ("mfabric_jax.workload.catalog", "NAMES"),
-    "gpu.name": ("mfabric_jax.workload.gpus", "GPUS"),
-}
 SCRIPTS = {
     "bash": """_mfabric() {
     local IFS=$'\\n' line="${COMP_LINE:0:COMP_POINT}"
@@ -79,7 +74,7 @@ def completions(line: str) -> Mapping[str, str]:
     if command is None:
         return {} if before else _beginning(word, COMMANDS)
     behind = before[len(command.split()) :]
-    module = importlib.import_module(f"mfabric_jax.commands.{command.replace(' ', '_').replace('-', '_')}")
+    module = load_command(command)
     options = {option.flag: option for option in options_in(module.Options).values() if not option.positional}
     short = flags_of_cases(command) if command in OF_CASES else {}
     flag, equals, _ = word.partition("=")
@@ -153,9 +148,14 @@ def _last(word: str, known: Mapping[str, str]) -> dict[str, str]:
 def _of_path(path: str) -> dict[str, str]:
     """Return the values of a setting by name; none if any text or number may stand there."""
     setting = settings().get(path)
-    if path in NAMED:
-        module, names = NAMED[path]
-        return dict.fromkeys(getattr(importlib.import_module(module), names), "")
+    if path == "model.name":
+        from mfabric_jax.workload.catalog import NAMES
+
+        return dict.fromkeys(NAMES, "")
+    if path == "gpu.name":
+        from mfabric_jax.workload.gpus import GPUS
+
+        return dict.fromkeys(GPUS, "")
     if names := policies.NAMED.get(path.rpartition(".")[2].replace("schedule", "scheduler")):
         return dict.fromkeys(names, "")
     if isinstance(setting, SettingChoice):

@@ -136,7 +136,7 @@ LOADERS = {  # who may load, run or unpickle what is named elsewhere: docs/forma
     *(
         "__init__.py",
         "support/lazily.py",
-        "cli.py",
+        "commands/__init__.py",
         "fabric/registry.py",
         "circuit_schedules/registry.py",
     ),
