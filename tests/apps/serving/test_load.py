@@ -293,7 +293,7 @@ def test_capacity_counts_the_requests_that_memory_holds_and_their_shorter_steps(
     stated = Case().with_({"serving.batch": 4096, "serving.context": 64000, "serving.answer": 64})
     deployed = cached_deployment(stated)
     requests = poisson(1.0, 3, 64000, 64000, 64, seed=0)
-    fits = float(deployed.most_requests(load.mean_context(requests)))
+    fits = float(deployed.most_requests(request_load.mean_context(requests)))
     held = cached_deployment(stated.with_({"serving.batch": float(deployed.batch_of(fits))}))
     assert float(deployed.decoding(deployed.numbers).requests) > fits
-    assert load.capacity(deployed, requests) == pytest.approx(load.capacity(held, requests), rel=1e-6)
+    assert request_load.capacity(deployed, requests) == pytest.approx(request_load.capacity(held, requests), rel=1e-6)
