@@ -19,7 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Float
+from jax.typing import ArrayLike
+from jaxtyping import Float, Num
 
 from mfabric_jax.checks import InputError, one_of, positive
 from mfabric_jax.fabric import Circuits, Region
@@ -368,7 +369,7 @@ def _relay_time(instance: Instance, count: np.ndarray, shares: np.ndarray) -> fl
 
 
 def matching(
-    demand: Float[Array, "S S"], region: Region, *, previous: Plan | None = None, key: Array | None = None
+    demand: Num[ArrayLike, "S S"], region: Region, *, previous: Plan | None = None, key: Array | None = None
 ) -> Plan:
     """Repeatedly give one circuit to each pair of the heaviest set of pairs that the free NICs allow.
 

@@ -361,7 +361,7 @@ def local_search(
 
 @functools.partial(jax.jit, static_argnames=("routing", "rounds"))
 def _best(
-    demand: Array, region: Region, previous: Plan | None, most: Array, key: Array, routing: str, rounds: int
+    demand: Array, region: Region, previous: Array | None, most: Array | None, key: Array, routing: str, rounds: int
 ) -> Int[Array, "S S"]:
     starts = []
     if previous is not None:

@@ -82,7 +82,7 @@ def within_degrees(count: Float[Array, "S S"], degrees: Int[Array, "S"]) -> Floa
     return count * jnp.minimum(fits[:, None], fits[None, :])
 
 
-def draw_to_whole(count: Float[Array, "S S"], strength: Float[Array, ""]) -> Float[Array, "S S"]:
+def draw_to_whole(count: Float[Array, "*B"], strength: Float[Array, ""]) -> Float[Array, "*B"]:
     """Return capacities c - strength sin(2 pi c) / (2 pi) of circuits c; at strength 1, a staircase flat at whole c."""
     period = jnp.asarray(2 * np.pi, count.dtype)
     return count - strength * jnp.sin(period * count) / period

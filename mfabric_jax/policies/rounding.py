@@ -1,7 +1,8 @@
 """Round scores of pairs to legal circuits, for the environment, networks and your own policies."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int, Num
 
 from mfabric_jax.checks import InputError, of_type
 from mfabric_jax.fabric import Region
@@ -16,7 +17,7 @@ FAINT = 1e-4  # circuits added to every pair, so that spare NICs go to pairs wit
 
 
 def round_scores(
-    scores: Float[Array, "S S"], region: Region, *, demand: Float[Array, "S S"] | None = None
+    scores: Num[ArrayLike, "S S"], region: Region, *, demand: Num[ArrayLike, "S S"] | None = None
 ) -> Int[Array, "S S"]:
     """Return legal circuits for any scores: one at a time, to the pair with the largest score for its next circuit.
 

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Float, Int
+from jax.typing import ArrayLike
+from jaxtyping import Float, Int, Num
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
@@ -123,7 +124,7 @@ def _draw_circuits(key: Array, degree: Int[Array, "S"]) -> Int[Array, "S S"]:
 
 
 def topoopt(
-    demand: Float[Array, "S S"], region: Region, *, previous: Plan | None = None, key: Array | None = None
+    demand: Num[ArrayLike, "S S"], region: Region, *, previous: Plan | None = None, key: Array | None = None
 ) -> Plan:
     """Return a chain of neighbouring servers (part of the all-reduce ring), plus matchings of `demand` [S S] bytes.
 

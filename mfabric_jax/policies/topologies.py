@@ -9,7 +9,8 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jax.typing import ArrayLike
+from jaxtyping import Int, Num
 
 from mfabric_jax.case.network import TOPOLOGIES
 from mfabric_jax.checks import one_of
@@ -26,7 +27,7 @@ SEED = 0  # of the random matchings
 
 
 def topologies(
-    demand: Float[Array, "S S"],
+    demand: Num[ArrayLike, "S S"],
     region: Region,
     *,
     previous: Plan | None = None,

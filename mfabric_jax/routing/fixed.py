@@ -22,6 +22,7 @@ from mfabric_jax.checks import InputError, whole
 from mfabric_jax.fabric import Circuits, Cluster, Region
 from mfabric_jax.fabric.direct_links import DirectLinks, Mesh, mesh_of
 from mfabric_jax.fabric.electrical import DegradedStar, Electrical
+from mfabric_jax.fabric.graph_links import GraphLinks
 from mfabric_jax.fabric.nic_use import PORTS
 from mfabric_jax.fabric.rail_rings import RailRings, RailsLeft
 from mfabric_jax.flows.host.star import latest_ends
@@ -270,7 +271,7 @@ def by_rail(between: Float[Array, "... R R"], ranks_per_server: int) -> Float[Ar
 
 
 def delegated_bytes(
-    fabric: Electrical | Region | DirectLinks, demand: Float[Array, "... R R"], ranks_per_server: int
+    fabric: Electrical | Region | DirectLinks | GraphLinks, demand: Float[Array, "... R R"], ranks_per_server: int
 ) -> Float[Array, "... S g g"]:
     """Return the bytes that cross each server's NVSwitch to or from the NICs that carry them [... S g g].
 

@@ -156,6 +156,6 @@ def test_what_does_not_go():
     said = refused(ACOS | {"network.acos.topologies": ["ring", "cube"]}, small())
     assert "network.acos.topologies" in said
     assert refused(ACOS | {"network.acos.topologies": []}, small()).startswith("network.acos.topologies must name")
-    assert "2 or more" in refused(ACOS | {"network.nics": 2, "network.nic_use": "pooled"}, small())
+    assert "at least 2 on" in refused(ACOS | {"network.nics": 2, "network.nic_use": "pooled"}, small())
     with pytest.raises(Exception, match=r"circuits.policy is not read by any case here \(acos\)"):
         load(changes=ACOS | {"circuits.policy": "greedy"})

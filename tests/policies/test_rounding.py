@@ -107,7 +107,7 @@ def test_slopes_are_finite_where_nothing_can_be_joined():
 
 
 def test_drawing_keeps_whole_and_half_counts():
-    at = np.array([0, 0.5, 1, 1.5, 2])
+    at = jnp.array([0, 0.5, 1, 1.5, 2])
     np.testing.assert_allclose(draw_to_whole(at, jnp.asarray(1.0)), at, atol=1e-12)
     assert draw_to_whole(jnp.asarray(0.25), jnp.asarray(1.0)) < 0.1
     np.testing.assert_array_equal(draw_to_whole(at + 0.25, jnp.asarray(0.0)), at + 0.25)
