@@ -5,7 +5,8 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Array, Float
+from jax.typing import ArrayLike
+from jaxtyping import Num
 
 from mfabric_jax.checks import InputError, concrete
 from mfabric_jax.fabric.direct_links import LinkRates
@@ -26,7 +27,7 @@ class GraphLinks(eqx.Module, LinkRates):
 
     graph_file: Any = eqx.field(static=True)  # `graph_file.GraphFile`
     servers: int = eqx.field(static=True)
-    nic_gbps: Float[Array, ""] | float
+    nic_gbps: Num[ArrayLike, ""]
     nics: float = eqx.field(static=True)
     ring_nics: Any = None
     stage_nics: Any = None

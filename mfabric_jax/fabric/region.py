@@ -44,7 +44,7 @@ class Region(eqx.Module):
     """
 
     servers: int = eqx.field(static=True)
-    nic_gbps: Float[Array, ""] | float
+    nic_gbps: Num[ArrayLike, ""]
     optical_degree: Num[Array, ""] | Num[Array, "S"] | int = 6
     electrical_nics: Num[Array, ""] | Num[Array, "S"] | float = 2
     delay_s: Float[Array, ""] | float = 0.025

@@ -332,7 +332,7 @@ def local_search(
     previous: Plan | None = None,
     key: PRNGKeyArray | None = None,
     routing: str = "split",
-    most_changed: int | None = None,
+    most_changed: int | Array | None = None,
     rounds: int = 100,
 ) -> Plan:
     """Return the best circuits of tabu search (`tabu_search`) from `greedy_next`, `threshold` and the previous plan.
