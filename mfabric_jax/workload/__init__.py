@@ -7,9 +7,9 @@ from mfabric_jax.workload.gpus import Gpu as Gpu
 from mfabric_jax.workload.gpus import get_gpu as get_gpu
 from mfabric_jax.workload.memory import fullest_stage as fullest_stage
 from mfabric_jax.workload.memory import memory_of as memory_of
+from mfabric_jax.workload.mixers import GroupedQuery as GroupedQuery
+from mfabric_jax.workload.mixers import Latent as Latent
 from mfabric_jax.workload.models import Architecture as Architecture
-from mfabric_jax.workload.models import GroupedQuery as GroupedQuery
-from mfabric_jax.workload.models import Latent as Latent
 from mfabric_jax.workload.parallel import RankLayout as RankLayout
 from mfabric_jax.workload.parallel import Workload as Workload
 from mfabric_jax.workload.parallel import place_ranks as place_ranks

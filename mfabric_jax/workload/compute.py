@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from mfabric_jax import checks
 from mfabric_jax.workload.gpus import Gpu
-from mfabric_jax.workload.models import up_params
+from mfabric_jax.workload.mixers import up_params
 from mfabric_jax.workload.parallel import Workload
 from mfabric_jax.workload.recompute import recomputed_of
 

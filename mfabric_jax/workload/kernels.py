@@ -264,6 +264,9 @@ class _Passes(NamedTuple):
     def __add__(self, other: Any) -> "_Passes":
         return _Passes(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
+    def __rmul__(self, factor: Any) -> Any:
+        return _Passes(*(factor * part for part in self))
+
 
 class _Kernels:
     def __init__(self, workload: _Part, rates: KernelRates, precision: str, launch_s: float = 0.0):
@@ -275,9 +278,10 @@ class _Kernels:
 
     def block(self) -> BlockSeconds:
         experts, attention = self._experts(), self._attention()
-        beside = self._norms() + self._router() + self._ffn(self.model.shared_hidden, "shared")
+        beside = self._norms() + self._router() + self._around_experts() + self._ffn(self.model.shared_hidden, "shared")
         there = len(self.model.moe_blocks) < self.model.blocks
         dense = self._norms() + self._ffn(self.model.dense_hidden, "mlp") if there else _Passes()
+        dense = self.model.dense_part * dense
         moe, head = experts + beside, self._head()
         backward = (BackwardParts(*part[1:]) for part in (attention, moe, dense, experts))
         scores = sum(share * self._scores(kind, backward=False) for kind, share in self.model.attention.shares)
@@ -330,9 +334,8 @@ class _Kernels:
     def _attention(self) -> _Passes:
         total = _Passes()
         for kind, share in self.model.attention.shares:
-            passes = self._attention_of(kind)
-            total += _Passes(*(share * part for part in passes))
-        return total + self._norms()
+            total += share * self._attention_of(kind)
+        return total + self.model.mixer_part * self._norms()
 
     def _attention_of(self, kind: Any) -> _Passes:
         passes, tokens = _Passes(), self.attention_tokens
@@ -365,7 +368,7 @@ class _Kernels:
             return _Passes()
         tokens, inner = self.attention_tokens, width / self.split
         first, second = (
-            self._product(tokens, self.model.hidden, 2 * inner),
+            self._product(tokens, self.model.hidden, (self.model.matrices - 1) * inner),
             self._product(tokens, inner, self.model.hidden),
         )
         gated = self._gate(tokens * inner)
@@ -375,14 +378,24 @@ class _Kernels:
         return (first + second + gated)._replace(again=again)
 
     def _gate(self, elements: float) -> _Passes:
-        """The product of gate and up projection moves three elements forward and five backward, plus casts of the
-        product and its gradients."""
-        forward = self._kernels(2 * 3 * elements) + self._cast(elements)
-        return _Passes(forward, self._kernels(2 * 5 * elements) + self._cast(2 * elements))
+        """The product of gate and up projection moves three elements forward and five backward (without a gate two and
+        three), plus casts of the product and its gradients."""
+        moved = self.model.matrices
+        forward = self._kernels(2 * moved * elements) + self._cast(elements)
+        back = self._kernels(2 * (2 * moved - 1) * elements) + self._cast((moved - 1) * elements)
+        return _Passes(forward, back)
+
+    def _around_experts(self) -> _Passes:
+        """Seconds of the projections to and from the width of routed experts."""
+        width, tokens = self.model.expert_width, self.attention_tokens
+        if not width:
+            return _Passes()
+        down = self._product(tokens, self.model.hidden, width / self.split)
+        return down + self._product(tokens, width / self.split, self.model.hidden)
 
     def _router(self) -> _Passes:
         """Seconds of the router: logits, probabilities, choice and counts of every expert in float32."""
-        experts, tokens = self.model.experts, self.job.tokens / self.job.tp
+        experts, tokens = self.model.experts + self.model.zero_experts, self.job.tokens / self.job.tp
         product = self._product(tokens, self.model.hidden, experts, number=HEAD)
         moved = self._kernels(ROUTER_PASSES * 4 * experts * tokens, ROUTER_PASSES)
         passes = product + _Passes(moved, moved)
@@ -392,16 +405,21 @@ class _Kernels:
         """Seconds that a GPU takes to permute the rows that it receives under balanced routing, and to run routed
         experts on them."""
         job, model = self.job, self.model
-        rows, groups, inner = job.selections, job.experts_per_rank, model.expert_hidden / job.tp
-        first = self._product(rows / groups, model.hidden, 2 * inner, groups=groups, grouped=True)
-        second = self._product(rows / groups, inner, model.hidden, groups=groups, grouped=True)
+        rows, groups, inner, width = (
+            job.selections,
+            job.experts_per_rank,
+            model.expert_hidden / job.tp,
+            model.routed_width,
+        )
+        first = self._product(rows / groups, width, (model.matrices - 1) * inner, groups=groups, grouped=True)
+        second = self._product(rows / groups, inner, width, groups=groups, grouped=True)
         gated = self._gate(rows * inner)
-        sent = 0.0 if job.dispatch_bytes < ACTIVATION_BYTES else self._cast(rows * model.hidden)
+        sent = 0.0 if job.dispatch_bytes < ACTIVATION_BYTES else self._cast(rows * width)
         # Rows are sorted by expert, and sorted back afterwards. Each sort reads and writes them twice if every copy of
         # a token travels by itself, and once if a server or GPU receives a token once.
         kernels = 4 if job.dispatch == "per-expert" and job.ep > 1 and groups > 1 else 2
-        sorted_s = self._kernels(kernels * 2 * ACTIVATION_BYTES * rows * model.hidden, kernels)
-        moved = _Passes(sorted_s, sorted_s) + _Passes(sent, self._cast(rows * model.hidden))
+        sorted_s = self._kernels(kernels * 2 * ACTIVATION_BYTES * rows * width, kernels)
+        moved = _Passes(sorted_s, sorted_s) + _Passes(sent, self._cast(rows * width))
         passes = first + second + gated + moved
         if "moe" in self.again.parts:
             return passes._replace(again=passes.forward)

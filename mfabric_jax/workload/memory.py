@@ -119,7 +119,7 @@ class _OnGpus:
             kind: _Routed.of({name: part for name, part in kept[kind].items() if name not in stays[kind]})
             for kind in kept
         }
-        rows = model.top_k * model.hidden * (workload.dispatch_bytes + workload.combine_bytes)
+        rows = model.top_k * model.routed_width * (workload.dispatch_bytes + workload.combine_bytes)
         self.rows = rows if workload.ep > 1 else 0.0
         head = (model.vocab > 0) * (2 * ACTIVATION_BYTES * model.hidden + LOGIT_BYTES * model.vocab)
         joined = 2 * model.hidden * (ACTIVATION_BYTES + workload.kept_bytes)  # two vectors, plain and normed
@@ -190,17 +190,18 @@ DROPPED = {  # activations that are not kept, by recomputed part
 def activation_bytes(workload: Workload, *, moe: bool) -> dict[str, float]:
     """Return the bytes per token that a block keeps for its backward pass, by name, if nothing is recomputed."""
     model = workload.architecture
+    there = 1.0 if moe else model.dense_part  # of the blocks, those with an FFN
     elements = model.attention.activation_elements(model.hidden) | {
-        "inner input": model.hidden,
-        "inner norm": model.hidden,
+        "inner input": there * model.hidden,
+        "inner norm": there * model.hidden,
     }
     if moe:
-        elements["router"] = model.experts * LOGIT_BYTES / ACTIVATION_BYTES
-        elements["rows"] = model.top_k * model.hidden
+        elements["router"] = (model.experts + model.zero_experts) * LOGIT_BYTES / ACTIVATION_BYTES
+        elements["rows"] = model.top_k * model.routed_width
         widths = {"": model.top_k * model.expert_hidden, "shared ": model.shared_hidden}
     else:
-        widths = {"dense ": model.dense_hidden}
+        widths = {"dense ": there * model.dense_hidden}
     for name, width in widths.items():
-        elements |= {f"{name}gate": 2 * width, f"{name}gated": width}
+        elements |= {f"{name}gate": (model.matrices - 1) * width, f"{name}gated": width}
     size = lambda name: workload.kept_bytes if name in OF_PRODUCTS else ACTIVATION_BYTES  # noqa: E731
     return {name: size(name) * number for name, number in elements.items()}

@@ -1,238 +1,29 @@
-"""Architectures of Mixture-of-Experts models.
+"""Models as what their parts are: in every block a mixer of tokens (attention, a state space or none) and an FFN (with
+experts, dense or none).
 
-Norms, biases and gates of shared experts are left out: they cost next to nothing. An attention class has
-
-- `params(hidden)`: parameters; `products(hidden)`: inner and outer width of every projection;
-- `ups`: indices of the projections from latents; `width`: mean width of a head's keys and values;
-- `score_flops(sequence)`: causal forward FLOPs per token, without projections;
-- `activation_elements(hidden)`: elements per token that are kept for the backward pass, by name (arXiv 2205.05198, with
-  a fused kernel that stores no scores);
-- `pointwise_elements()`: elements per token that kernels between products and scores read or write;
-- `passed_on(tokens, sequences)`: elements that a context-parallel rank sends to the next one (arXiv 2310.01889).
+Parameters, FLOPs, memory, bytes and times follow from the parts. Norms and biases are left out: they cost next to
+nothing.
 """
 
 import dataclasses
 import functools
-import math
-from typing import Any
 
 from mfabric_jax import checks
-
-MATRICES_PER_FFN = 3  # SwiGLU: gate, up and down projection
-
-
-class _Kind:
-    """Base class of the kinds of attention."""
-
-    ups: Any = ()
-
-    @property
-    def shares(self) -> list[tuple[Any, float]]:
-        """Every kind with its fraction of the blocks."""
-        return [(self, 1.0)]
-
-    def params(self: Any, hidden: int) -> int:
-        return sum(inner * outer for inner, outer in self.products(hidden))
-
-
-@dataclasses.dataclass(frozen=True)
-class GroupedQuery(_Kind):
-    """Grouped-query attention.
-
-    - `kv_heads`: equals `heads` for multi-head attention; `window`: tokens that a query sees; 0: all.
-
-    Raise `InputError` unless dimensions are whole numbers and `kv_heads` divides `heads`.
-    """
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    window: int = 0
-
-    def __post_init__(self) -> None:
-        _check_dimensions(self, or_none=("window",))
-        if self.heads % self.kv_heads:
-            raise checks.InputError(f"attention.kv_heads must divide the {self.heads} heads, got {self.kv_heads}.")
-
-    def score_flops(self, sequence: int) -> float:
-        seen = min(self.window or sequence, sequence)
-        return 2 * (seen - seen * seen / (2 * sequence)) * self.heads * 2 * self.head_dim
-
-    def passed_on(self, tokens: int, sequences: int) -> int:
-        """Return the elements of keys and values; a window does not reduce them."""
-        return 2 * tokens * self.kv_heads * self.head_dim
-
-    def activation_elements(self, hidden: int) -> dict[str, float]:
-        """Return the elements of input, normed input, queries with keys and values, and output."""
-        qkv = self.head_dim * (self.heads + 2 * self.kv_heads)
-        return {"input": hidden, "norm": hidden, "qkv": qkv, "out": self.heads * self.head_dim}
-
-    def products(self, hidden: int) -> list[tuple[int, int]]:
-        out = self.heads * self.head_dim
-        return [(hidden, out + 2 * self.kv_heads * self.head_dim), (out, hidden)]
-
-    @property
-    def width(self) -> float:
-        return self.head_dim
-
-    def pointwise_elements(self) -> float:
-        """Return the elements of rotated queries and keys, read and written."""
-        return 2 * self.head_dim * (self.heads + self.kv_heads)
-
-
-@dataclasses.dataclass(frozen=True)
-class Latent(_Kind):
-    """Multi-head latent attention with low-rank projections (arXiv 2405.04434).
-
-    - `query_rank`: 0 if queries are projected directly.
-
-    Raise `InputError` for a dimension that is not a whole number.
-    """
-
-    heads: int
-    query_rank: int
-    kv_rank: int
-    nope_dim: int
-    rope_dim: int
-    value_dim: int
-
-    def __post_init__(self) -> None:
-        _check_dimensions(self, or_none=("query_rank",))
-
-    @property
-    def _query_width(self) -> int:
-        return self.heads * (self.nope_dim + self.rope_dim)
-
-    def score_flops(self, sequence: int) -> float:
-        return sequence * self.heads * (self.nope_dim + self.rope_dim + self.value_dim)
-
-    def passed_on(self, tokens: int, sequences: int) -> int:
-        """Return the elements of the key-value latent and of the key's rotary part."""
-        return tokens * (self.kv_rank + self.rope_dim)
-
-    def activation_elements(self, hidden: int) -> dict[str, float]:
-        """Return the elements of input, normed input, latents (before and after their norms), queries with keys and
-        values, and output."""
-        latents = 2 * self.query_rank + 2 * self.kv_rank + self.rope_dim
-        up = 2 * self._query_width + self.heads * self.value_dim
-        return {"input": hidden, "norm": hidden, "latents": latents, "mla-up": up, "out": self.heads * self.value_dim}
-
-    def products(self, hidden: int) -> list[tuple[int, int]]:
-        query = [(hidden, self.query_rank), (self.query_rank, self._query_width)]
-        up = (self.kv_rank, self.heads * (self.nope_dim + self.value_dim))
-        others = [(hidden, self.kv_rank + self.rope_dim), up, (self.heads * self.value_dim, hidden)]
-        return [*(query if self.query_rank else [(hidden, self._query_width)]), *others]
-
-    @property
-    def ups(self) -> tuple[int, ...]:
-        """Indices of those `products` that project from latents."""
-        return (1, 3) if self.query_rank else (2,)
-
-    @property
-    def width(self) -> float:
-        return (self.nope_dim + self.rope_dim + self.value_dim) / 2
-
-    def pointwise_elements(self) -> float:
-        """Return the elements for norms of latents, rotated parts of queries, and concatenated keys and values."""
-        latents = 2 * (self.query_rank + self.kv_rank)
-        together = 2 * (self.nope_dim + self.value_dim) + self.rope_dim
-        return latents + self.heads * (2 * self.rope_dim + together)
-
-
-@dataclasses.dataclass(frozen=True)
-class Linear(_Kind):
-    """Gated linear (lightning) attention, whose cost per token does not grow with the sequence (arXiv 2401.04658,
-    2501.08313)."""
-
-    heads: int
-    head_dim: int
-
-    def __post_init__(self) -> None:
-        _check_dimensions(self)
-
-    def score_flops(self, sequence: int) -> float:
-        """Return the FLOPs per token that update each head's state with keys and values and read it with queries."""
-        return 4 * self.heads * self.head_dim**2
-
-    def passed_on(self, tokens: int, sequences: int) -> int:
-        """Return the elements of all heads' states, for all sequences."""
-        return sequences * self.heads * self.head_dim**2
-
-    def activation_elements(self, hidden: int) -> dict[str, float]:
-        width = self.heads * self.head_dim
-        return {"input": hidden, "norm": hidden, "qkv": 4 * width, "out": width}
-
-    def products(self, hidden: int) -> list[tuple[int, int]]:
-        width = self.heads * self.head_dim
-        return [(hidden, 4 * width), (width, hidden)]
-
-    @property
-    def width(self) -> float:
-        return self.head_dim
-
-    def pointwise_elements(self) -> float:
-        """Return the elements of gates and of the normed output, read and written."""
-        return 4 * self.heads * self.head_dim
-
-
-@dataclasses.dataclass(frozen=True)
-class Mixed:
-    """Attention of several kinds, each with its number of blocks. Every block counts as the mean of all."""
-
-    parts: tuple[tuple["GroupedQuery | Latent | Linear", int], ...]
-
-    def __post_init__(self) -> None:
-        if not self.parts:
-            raise checks.InputError("attention must have at least one kind, got none.")
-        for _, blocks in self.parts:
-            checks.whole("attention.blocks", blocks)
-
-    def _mean(self, name: str, *of: int) -> float:
-        total = sum(blocks * getattr(kind, name)(*of) for kind, blocks in self.parts)
-        return total / sum(blocks for _, blocks in self.parts)
-
-    params = functools.partialmethod(_mean, "params")
-    score_flops = functools.partialmethod(_mean, "score_flops")
-    passed_on = functools.partialmethod(_mean, "passed_on")
-
-    def activation_elements(self, hidden: int) -> dict[str, float]:
-        sums: dict[str, float] = {}
-        for kind, share in self.shares:
-            for name, elements in kind.activation_elements(hidden).items():
-                sums[name] = sums.get(name, 0.0) + share * elements
-        return sums
-
-    @property
-    def shares(self) -> list[tuple[Any, float]]:
-        """Every kind with its fraction of the blocks."""
-        total = sum(blocks for _, blocks in self.parts)
-        return [(kind, blocks / total) for kind, blocks in self.parts]
-
-
-Attention = GroupedQuery | Latent | Linear | Mixed
-
-
-def up_params(attention: Attention, hidden: int) -> float:
-    """Return the parameters that project latents to queries, keys and values; mean over blocks."""
-    every = (
-        (share, math.prod(kind.products(hidden)[number])) for kind, share in attention.shares for number in kind.ups
-    )
-    return sum(share * params for share, params in every)
-
-
-def _check_dimensions(kind: Any, or_none: tuple[str, ...] = ()) -> None:
-    for field in dataclasses.fields(kind):
-        checks.whole(f"attention.{field.name}", getattr(kind, field.name), at_least=0 if field.name in or_none else 1)
+from mfabric_jax.workload.mixers import Attention, GroupedQuery, Latent
 
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """Dimensions of one model. A block is attention and an FFN, with experts or dense.
+    """Parts of one model. A block is a mixer (`attention`) and an FFN, with experts, dense or neither.
 
     - `hidden`: width of a token; `expert_hidden`: inner width of one routed expert.
     - `shared_hidden`: inner width of all shared experts together; 0: none.
     - `dense_blocks`: number of leading dense blocks, or a tuple of the dense blocks' positions from 0.
-    - `dense_hidden`: inner width of a dense FFN; 0: none.
+    - `dense_hidden`: inner width of a dense FFN; 0: none. `bare_blocks`: positions of blocks without an FFN.
+    - `matrices`: of every FFN: 3 (gate, up and down projection, as in SwiGLU) or 2 (without a gate).
+    - `zero_experts`: experts that return their input and compute nothing; `top_k` then counts the others, on average.
+    - `expert_width`: width of the vectors that routed experts take, between two projections from and to `hidden`; 0:
+      `hidden`, without projections.
     - `vocab`: vocabulary size of embedding and output head, one matrix if `tied`; 0: not counted.
     - `expert_groups`, `top_groups`: a token's experts lie in `top_groups` of `expert_groups` groups, which affects
       traffic only if the workload's `node_limit` is "model".
@@ -257,12 +48,18 @@ class Architecture:
     expert_groups: int = 1
     top_groups: int = 1
     next_tokens: int = 0
+    bare_blocks: tuple[int, ...] = ()
+    matrices: int = 3
+    zero_experts: int = 0
+    expert_width: int = 0
 
     def __post_init__(self) -> None:
         for field in ("blocks", "hidden", "experts", "top_k", "expert_hidden", "expert_groups", "top_groups"):
             checks.whole(field, getattr(self, field))
-        for field in ("shared_hidden", "dense_hidden", "vocab", "next_tokens"):
+        for field in ("shared_hidden", "dense_hidden", "vocab", "next_tokens", "zero_experts", "expert_width"):
             checks.whole(field, getattr(self, field), at_least=0)
+        if self.matrices not in (2, 3):
+            raise checks.InputError(f"matrices must be 2 or 3, got {self.matrices!r:.80}.")
         if not isinstance(self.tied, bool):
             raise checks.InputError(f"tied must be true or false, got {self.tied!r}.")
         if not isinstance(self.dense_blocks, tuple):
@@ -276,17 +73,44 @@ class Architecture:
         if isinstance(self.dense_blocks, tuple) and (len({*which}) < dense or any(b >= self.blocks for b in which)):
             places = f"different places from 0 to {self.blocks - 1}"
             raise checks.InputError(f"dense_blocks must be {places}, got {list(which)}.")
-        if dense >= self.blocks:
-            raise checks.InputError(f"blocks must exceed the {dense} dense blocks of {self.name}, got {self.blocks}.")
+        bare = self._checked_bare(which)
+        if dense + bare >= self.blocks:
+            without = f"{dense} dense blocks" + (f" and {bare} without an FFN" if bare else "")
+            raise checks.InputError(f"blocks must exceed the {without} of {self.name}, got {self.blocks}.")
         if dense and not self.dense_hidden:
             raise checks.InputError(f"dense_hidden must be above 0 for the {dense} dense blocks of {self.name}, got 0.")
+
+    def _checked_bare(self, dense: tuple[int, ...]) -> int:
+        for block in self.bare_blocks:
+            checks.whole("bare_blocks", block, at_least=0)
+        bare = {*self.bare_blocks}
+        if len(bare) < len(self.bare_blocks) or bare & {*dense} or any(block >= self.blocks for block in bare):
+            places = f"different places from 0 to {self.blocks - 1} that are not dense"
+            raise checks.InputError(f"bare_blocks must be {places}, got {list(self.bare_blocks)}.")
+        return len(bare)
 
     @functools.cached_property
     def moe_blocks(self) -> tuple[int, ...]:
         """Positions of the blocks with experts, ascending."""
         which = self.dense_blocks
-        dense = set(which) if isinstance(which, tuple) else set(range(which))
-        return tuple(block for block in range(self.blocks) if block not in dense)
+        without = {*self.bare_blocks, *(which if isinstance(which, tuple) else range(which))}
+        return tuple(block for block in range(self.blocks) if block not in without)
+
+    @property
+    def dense_part(self) -> float:
+        """Fraction of the blocks without experts that have a dense FFN; 1 if there are none."""
+        plain = self.blocks - len(self.moe_blocks)
+        return 1 - len(self.bare_blocks) / plain if plain else 1.0
+
+    @property
+    def mixer_part(self) -> float:
+        """Fraction of the blocks that have a mixer."""
+        return sum(share for _, share in self.attention.shares)
+
+    @property
+    def routed_width(self) -> int:
+        """Width of the vectors that travel to routed experts."""
+        return self.expert_width or self.hidden
 
     @property
     def attention_params(self) -> float:
@@ -295,20 +119,22 @@ class Architecture:
 
     @property
     def gate_params(self) -> int:
-        return self.hidden * self.experts
+        """Parameters of one MoE block's router, and of the projections around its routed experts."""
+        return self.hidden * (self.experts + self.zero_experts + 2 * self.expert_width)
 
     @property
     def expert_params(self) -> int:
-        return MATRICES_PER_FFN * self.hidden * self.expert_hidden
+        return self.matrices * self.routed_width * self.expert_hidden
 
     @property
     def shared_params(self) -> int:
         """Parameters of all shared experts of one MoE block."""
-        return MATRICES_PER_FFN * self.hidden * self.shared_hidden
+        return self.matrices * self.hidden * self.shared_hidden
 
     @property
-    def dense_params(self) -> int:
-        return MATRICES_PER_FFN * self.hidden * self.dense_hidden
+    def dense_params(self) -> float:
+        """Parameters of the FFN of one block without experts, mean over these blocks."""
+        return self.dense_part * self.matrices * self.hidden * self.dense_hidden
 
     @property
     def head_params(self) -> int:

@@ -346,12 +346,12 @@ class Workload:
     @property
     def dispatch_bytes_per_selection(self) -> float:
         """Bytes of one token sent to one expert."""
-        return self.architecture.hidden * self.dispatch_bytes
+        return self.architecture.routed_width * self.dispatch_bytes
 
     @property
     def combine_bytes_per_selection(self) -> float:
         """Bytes of one expert's output for one token."""
-        return self.architecture.hidden * self.combine_bytes
+        return self.architecture.routed_width * self.combine_bytes
 
     @property
     def experts_per_rank(self) -> int:

@@ -53,8 +53,10 @@ MEASURED_SHARES: dict[str, dict[str, MeasuredShare]] = {
 
 
 def tp_bytes_per_gpu(workload: Workload) -> float:
-    """Return the bytes that one GPU sends in one TP all-reduce of a block, per micro-batch."""
-    return ring_bytes(workload.folded * pp_bytes(workload), workload.attention_tp)
+    """Return the bytes that one GPU sends in one TP all-reduce of a block, per micro-batch; blocks without a mixer have
+    none, and every block counts as the mean."""
+    part = workload.architecture.mixer_part
+    return part * ring_bytes(workload.folded * pp_bytes(workload), workload.attention_tp)
 
 
 def pp_bytes(workload: Workload) -> float:

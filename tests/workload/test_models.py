@@ -23,7 +23,8 @@ from mfabric_jax.workload import (
 )
 from mfabric_jax.workload.catalog import get_model
 from mfabric_jax.workload.compute import block_flops, iteration_flops
-from mfabric_jax.workload.models import DEEPSEEK_V3, MIXTRAL_8X7B, Linear, Mixed
+from mfabric_jax.workload.mixers import Linear, Mixed
+from mfabric_jax.workload.models import DEEPSEEK_V3, MIXTRAL_8X7B
 from tests.workload.configs import RELEASED, Published
 
 
@@ -62,7 +63,7 @@ def test_parameters_of_a_whole_model_by_hand():
     # Width 4: 32 parameters of attention in each of 3 blocks; 2 experts of 3 x 4 x 3, a gate of 8, a shared expert of
     # 3 x 4 x 5 in two of them, 3 x 4 x 7 in the dense one; embedding and head of 10 x 4.
     rest = {"shared_hidden": 5, "dense_blocks": (1,), "dense_hidden": 7, "vocab": 10, "source": "made up"}
-    tiny = models.Architecture("tiny", 3, 4, models.GroupedQuery(1, 1, 2), 2, 1, expert_hidden=3, **rest)
+    tiny = models.Architecture("tiny", 3, 4, GroupedQuery(1, 1, 2), 2, 1, expert_hidden=3, **rest)
     assert tiny.params() == 3 * 32 + 2 * (2 * 36 + 8 + 60) + 84 + 2 * 40
     assert tiny.params(active=True, embedding=False) == 3 * 32 + 2 * (36 + 8 + 60) + 84 + 40
     tied = dataclasses.replace(tiny, tied=True)
@@ -75,10 +76,10 @@ def test_parameters_of_a_whole_model_by_hand():
 
 def test_kinds_of_attention_by_hand():
     # Projected directly: 8 x 2 x 6; keys and values through rank 5: 8 x (5 + 2), 5 x 2 x (4 + 3); output 2 x 3 x 8.
-    direct = models.Latent(heads=2, query_rank=0, kv_rank=5, nope_dim=4, rope_dim=2, value_dim=3)
+    direct = Latent(heads=2, query_rank=0, kv_rank=5, nope_dim=4, rope_dim=2, value_dim=3)
     assert direct.params(8) == 96 + 56 + 70 + 48
     # 4 queries: 1, 2, 2, 2 keys in a window of 2, less half of each one's own square, as the whole triangle counts.
-    windowed, whole = models.GroupedQuery(2, 1, 3, window=2), models.GroupedQuery(2, 1, 3)
+    windowed, whole = GroupedQuery(2, 1, 3, window=2), GroupedQuery(2, 1, 3)
     assert whole.score_flops(4) == 2 * 2 * 12
     assert windowed.score_flops(4) == 2 * 1.5 * 12
     assert windowed.score_flops(2) == whole.score_flops(2)
@@ -92,7 +93,7 @@ def test_kinds_of_attention_by_hand():
 # ------------------------------------------------------------------------------------------------------------- compute
 def test_flops_of_a_tiny_block_counted_product_by_product():
     # Two tokens of width 4, one head of width 4; expert of width 3, top 1 of 2; shared expert of width 5.
-    attention, more = models.GroupedQuery(1, 1, 4), {"shared_hidden": 5, "dense_blocks": 1, "dense_hidden": 7}
+    attention, more = GroupedQuery(1, 1, 4), {"shared_hidden": 5, "dense_blocks": 1, "dense_hidden": 7}
     tiny = models.Architecture("tiny", 2, 4, attention, experts=2, top_k=1, expert_hidden=3, source="made up", **more)
     workload = Workload.of("tiny", tiny, 1, 1, 1, 1, gpus=1, gpus_per_server=1, sequence=2, micro_batch=1)
     flops = block_flops(workload)

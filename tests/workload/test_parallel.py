@@ -18,7 +18,7 @@ from mfabric_jax.workload import (
     models,
     place_ranks,
 )
-from mfabric_jax.workload.models import Linear, Mixed
+from mfabric_jax.workload.mixers import Linear, Mixed
 from mfabric_jax.workload.volume import (
     context_bytes,
     expert_state_bytes,

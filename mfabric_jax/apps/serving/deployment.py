@@ -255,7 +255,7 @@ class Deployment:
 
     def transfer_s(self, nic_gbps: Any) -> Any:
         """Return the seconds to send the keys and values of a prompt to another GPU, over one NIC."""
-        kept = self.prompt * parts.cache_bytes(self.decode.model) + parts.state_bytes(self.decode.model)
+        kept = parts.cache_bytes(self.decode.model, self.prompt) + parts.state_bytes(self.decode.model)
         return kept / (TRANSFER * units.gbps(nic_gbps))
 
     def first_token_s(self, nic_gbps: Any, decoding: Decoding) -> Any:
@@ -303,8 +303,7 @@ class Deployment:
     def request_bytes(self, context: Any) -> Any:
         """Return the bytes of one request's cache on each GPU that computes its attention."""
         model = self.decode.model
-        latents = all(isinstance(kind, parts.Latent) for kind, _ in model.architecture.attention.shares)
-        return parts.cache_bytes(model) * context / (1 if latents else model.tp) + parts.state_bytes(model) / model.tp
+        return parts.cache_bytes(model, context, model.tp) + parts.state_bytes(model) / model.tp
 
     def memory_bytes(self, requests: Any, context: Any) -> Any:
         """Return the memory [B] that a decoding GPU needs."""

@@ -82,7 +82,7 @@ class DecodePool(NamedTuple):
     """The decoding pool: `groups` of `units`.
 
     - `most`, `room`: requests and bytes that a unit holds.
-    - `request`, `token`: bytes per request, and further bytes per token of its cache.
+    - `held_bytes`: bytes of a request by the tokens of its context.
     - `step_s`: seconds of a step, by the mean requests of a unit and their mean context.
     - `step_tokens`: tokens that a step adds to each request.
     """
@@ -91,25 +91,23 @@ class DecodePool(NamedTuple):
     units: int
     most: int
     room: float
-    request: float
-    token: float
+    held_bytes: Callable[[np.ndarray], np.ndarray]
     step_s: Callable[[float, float], float]
     step_tokens: float = 1.0
 
     def reserved_bytes(self, requests: Requests) -> Float[np.ndarray, "R"]:
         """Return the bytes of each request with its whole answer [R]."""
-        return self.request + self.token * (requests.prompt + requests.answer)
+        return self.held_bytes(requests.prompt + requests.answer)
 
 
 class Wire(NamedTuple):
-    """A unit's NIC [bytes/s], and the bytes that a request sends: per request, and per token of its prompt."""
+    """A unit's NIC [bytes/s], and the bytes that a request sends by the tokens of its prompt."""
 
     port_Bps: float
-    request: float
-    token: float
+    sent_bytes: Callable[[np.ndarray], np.ndarray]
 
     def sizes(self, requests: Requests) -> Float[np.ndarray, "R"]:
-        return self.request + self.token * requests.prompt
+        return self.sent_bytes(requests.prompt)
 
 
 class Timeline(NamedTuple):

@@ -65,7 +65,6 @@ def decode_pool(deployed: Deployment, requests: Requests) -> DecodePool:
     model, numbers = deployed.decode.model, deployed.numbers
     alone = deployed.decode.group.shape.gpus / deployed.holders  # above 1 if some GPUs hold no requests
     most = max(1, int(deployed.decoding(numbers).requests * alone * model.tp * (1 + SURE)))
-    each = float(deployed.request_bytes(0.0))
     room = float(deployed.most_requests(1.0) * alone * model.tp * deployed.request_bytes(1.0))
     count = deployed.holders // model.tp
     held = np.geomspace(1 / count, max(most, 2 / count), GRID[0])
@@ -74,9 +73,7 @@ def decode_pool(deployed: Deployment, requests: Requests) -> DecodePool:
     judged_s = deployed.tpot_for_limit_s(numbers._replace(batch=batch[:, None], context=context[None]))
     tokens = 1 + numbers.accepted
     step = LookupTable(held, context, np.broadcast_to(judged_s * tokens, (len(held), len(context))))
-    return DecodePool(
-        _decode_groups(deployed.case), count, most, room, each, float(deployed.request_bytes(1.0)) - each, step, tokens
-    )
+    return DecodePool(_decode_groups(deployed.case), count, most, room, deployed.request_bytes, step, tokens)
 
 
 def prefill_pool(deployed: Deployment, requests: Requests, groups: int | None = None) -> PrefillPool:
@@ -152,7 +149,7 @@ def wire_of(deployed: Deployment) -> Wire:
     """Return the wire of a transfer: a request uses one NIC at each end, as in `Deployment.transfer_s`."""
     model = deployed.decode.model
     port = TRANSFER * float(units.gbps(deployed.case.network.nic_gbps))
-    return Wire(port, parts.state_bytes(model), parts.cache_bytes(model))
+    return Wire(port, lambda prompt: parts.cache_bytes(model, prompt) + parts.state_bytes(model))
 
 
 # -------------------------------------------------------------------------------------------------------------- results

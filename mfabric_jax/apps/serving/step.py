@@ -24,7 +24,7 @@ from mfabric_jax.support.array_module import align_rank, array_module
 from mfabric_jax.workload import Gpu
 from mfabric_jax.workload.kernels import KernelRates as Measured
 from mfabric_jax.workload.kernels import rates_of, table
-from mfabric_jax.workload.models import Architecture, GroupedQuery, Latent, Linear
+from mfabric_jax.workload.models import Architecture
 
 WEIGHTS = {"bf16": 2.0, "fp8": 1.0, "nvfp4": 0.5625}  # bytes of a parameter, scales included
 ACTIVATION = 2.0  # bytes of an element between kernels
@@ -113,39 +113,35 @@ class ServingModel:
 
 
 # ---------------------------------------------------------------------------------------------------------- attention
-def cache_elements(kind: Any) -> float:
-    """Return the cached elements per token and layer; 0 for linear attention, which has a state instead."""
-    if isinstance(kind, Latent):
-        return kind.kv_rank + kind.rope_dim
-    return 2 * kind.kv_heads * kind.head_dim if isinstance(kind, GroupedQuery) else 0.0
+def cache_bytes(model: ServingModel, context: Any, gpus: int = 1) -> Any:
+    """Return the bytes that a request of `context` tokens caches in all layers: keys and values of windows no further
+    than they see, and keys of indexers.
 
-
-def cache_bytes(model: ServingModel) -> float:
-    """Return the cached bytes per token, over all layers and all GPUs that split attention."""
-    each = sum(share * cache_elements(kind) for kind, share in model.architecture.attention.shares)
-    return (model.architecture.blocks + model.drafting) * each * WEIGHTS[model.cache]
+    - `gpus`: GPUs that split the heads of attention; the bytes are those of one of them.
+    """
+    blocks, size = model.architecture.blocks + model.drafting, WEIGHTS[model.cache]
+    total = 0.0 * context
+    for kind, share in model.architecture.attention.shares:
+        held = kind.cached(context) * size + kind.index_bytes(context)
+        total = total + share * held / (1 if kind.whole_cache else gpus)
+    return blocks * total
 
 
 def state_bytes(model: ServingModel) -> float:
-    """Return the bytes of a request's linear-attention states, over all layers; 0 if there are none."""
-    kinds = ((kind, share) for kind, share in model.architecture.attention.shares if isinstance(kind, Linear))
-    each = sum(share * kind.heads * kind.head_dim**2 * STATE for kind, share in kinds)
+    """Return the bytes of a request's states of recurrent layers, over all layers; 0 if there are none."""
+    each = sum(share * kind.state * STATE for kind, share in model.architecture.attention.shares)
     return (model.architecture.blocks + model.drafting) * each
 
 
 def _core_s(kind: Any, model: ServingModel, rate: ServingRates, tokens: Any, requests: Any, context: Any):
     """Seconds of attention without projections, for `tokens` of a GPU's `requests`, each over its `context`."""
-    xp = array_module(tokens, requests, context)
-    split, size = model.tp, WEIGHTS[model.cache]
-    if isinstance(kind, Linear):
-        return 2 * STATE * requests * kind.heads * kind.head_dim**2 / rate.memory_Bps
-    if isinstance(kind, Latent):  # absorbed form: every head reads the latent; GPUs that split heads store it whole
-        flops = 2 * kind.heads * (2 * kind.kv_rank + kind.rope_dim)
-        read = split * requests * context * cache_elements(kind) * size
-        return xp.maximum(read / rate.cache_Bps, tokens * context * flops / rate.attention)
-    seen = xp.minimum(context, kind.window) if kind.window else context
-    read = requests * seen * cache_elements(kind) * size
-    return xp.maximum(read / rate.cache_Bps, tokens * seen * 4 * kind.heads * kind.head_dim / rate.attention)
+    xp, size = array_module(tokens, requests, context), WEIGHTS[model.cache]
+    total = 2 * STATE * requests * kind.state / rate.memory_Bps  # a state is read and written
+    copies = model.tp if kind.whole_cache else 1
+    for work in kind.decoding(context):
+        read = copies * requests * (work.elements * size + work.index_bytes)
+        total = total + xp.maximum(read / rate.cache_Bps, tokens * work.flops / rate.attention)
+    return total
 
 
 def _product_s(rate: float, memory: float, rows: Any, inner: float, outer: float, size: float):
@@ -198,8 +194,8 @@ def experts_s(model: ServingModel, rate: ServingRates, tokens: Any):
     taken = _distinct(load.slot_chances.reshape(len(load.slot_chances), load.gpus, load.slots))
     missed = xp.power(align_rank(1 - np.minimum(taken, 1.0), every[..., None]), every[..., None])
     active = (1 - missed).sum(-1)
-    hidden, inner, total = model.architecture.hidden, model.architecture.expert_hidden, 0.0
-    for in_width, out_width in ((hidden, 2 * inner), (inner, hidden)):
+    width, inner, total = model.architecture.routed_width, model.architecture.expert_hidden, 0.0
+    for in_width, out_width in ((width, (model.architecture.matrices - 1) * inner), (inner, width)):
         moved = active * in_width * out_width * model.weight_bytes + ACTIVATION * rows * (in_width + out_width)
         total = total + xp.maximum(2 * rows * in_width * out_width / rate.grouped, moved / rate.memory_Bps)
     return total.max(-1).mean(-1) + KERNELS["experts"] * rate.launch_s
@@ -212,11 +208,11 @@ def _distinct(values: Any):
 
 
 def ffn_s(model: ServingModel, rate: ServingRates, tokens: Any, width: float):
-    """Return the seconds of a gated FFN that every GPU has a copy of; 0 if `width` is 0."""
+    """Return the seconds of an FFN that every GPU has a copy of; 0 if `width` is 0."""
     if not width:
         return 0.0 * tokens
     hidden = model.architecture.hidden
-    shapes = (hidden, 2 * width), (width, hidden)
+    shapes = (hidden, (model.architecture.matrices - 1) * width), (width, hidden)
     each = (_product_s(rate.products, rate.memory_Bps, tokens, *shape, model.weight_bytes) for shape in shapes)
     return sum(each) + KERNELS["ffn"] * rate.launch_s
 
@@ -227,11 +223,15 @@ def norms_s(model: ServingModel, rate: ServingRates, tokens: Any):
 
 
 def router_s(model: ServingModel, rate: ServingRates, tokens: Any):
-    """Return the seconds of an MoE layer's router, without launches: the layer includes them."""
-    product = _product_s(
-        rate.plain, rate.memory_Bps, tokens, model.architecture.hidden, model.architecture.experts, ACTIVATION
-    )
-    return product + tokens * ROUTER * 4 * model.architecture.experts / rate.memory_Bps
+    """Return the seconds of an MoE layer's router, without launches: the layer includes them. Projections around routed
+    experts count, too."""
+    facts = model.architecture
+    experts = facts.experts + facts.zero_experts
+    product = _product_s(rate.plain, rate.memory_Bps, tokens, facts.hidden, experts, ACTIVATION)
+    for inner, outer in ((facts.hidden, facts.expert_width), (facts.expert_width, facts.hidden)):
+        if facts.expert_width:
+            product = product + _product_s(rate.products, rate.memory_Bps, tokens, inner, outer, model.weight_bytes)
+    return product + tokens * ROUTER * 4 * experts / rate.memory_Bps
 
 
 def joining_s(model: ServingModel, rate: ServingRates, tokens: Any):
@@ -370,7 +370,8 @@ def layers_s(model: ServingModel, rate: ServingRates, wires: Wires, tokens: Any,
         norms + router_s(model, rate, tokens) + ffn_s(model, rate, tokens, model.architecture.shared_hidden),
         wires.call_s(tokens, combine=False),
         wires.call_s(tokens, combine=True),
-        attention + norms + ffn_s(model, rate, tokens, model.architecture.dense_hidden),
+        attention
+        + model.architecture.dense_part * (norms + ffn_s(model, rate, tokens, model.architecture.dense_hidden)),
         head_s(model, rate, tokens),
     )
 

@@ -26,7 +26,11 @@ def plain_pools(prefill_groups=1, units=2, most=2, room=1000.0, step_tokens=1.0)
     """A pass takes 1 s and 0.01 s a token of its busiest unit, a step 0.1 s and 0.1 s a request of a unit."""
     prefill = PrefillPool(prefill_groups, units, 100.0, lambda tokens, prompt: 1 + tokens / 100)
     step = lambda held, context: 0.1 + held / 10  # noqa: E731
-    return prefill, DecodePool(1, units, most, room, 0.0, 1.0, step, step_tokens), Wire(100.0, 0.0, 1.0)
+    return (
+        prefill,
+        DecodePool(1, units, most, room, lambda tokens: tokens, step, step_tokens),
+        Wire(100.0, lambda tokens: tokens),
+    )
 
 
 def test_three_requests_by_hand():
@@ -68,8 +72,8 @@ def test_waits_of_one_group_are_those_of_a_queue_with_equal_service():
     service, rho, count, parts = 0.5, 0.7, 60000, 30
     asked = poisson(rho / service, count, 10, 10, 1, seed=5)
     prefill = PrefillPool(1, 1, 10.0, lambda tokens, prompt: service)
-    decode = DecodePool(1, 1, count, 1e9, 0.0, 1.0, lambda held, context: 1e-3)
-    times = simulate(asked, prefill, decode, Wire(1e9, 0.0, 1.0))
+    decode = DecodePool(1, 1, count, 1e9, lambda tokens: tokens, lambda held, context: 1e-3)
+    times = simulate(asked, prefill, decode, Wire(1e9, lambda tokens: tokens))
     waits = (times.begun_s - asked.arrival_s).reshape(parts, -1).mean(1)
     error = waits.std() / np.sqrt(parts - 1)
     assert waits.mean() == pytest.approx(rho * service / (2 * (1 - rho)), abs=4 * error)
@@ -282,8 +286,8 @@ def test_many_requests_are_told_as_they_end(monkeypatch):
     monkeypatch.setattr(queueing, "bar", lambda what, unit, total, **form: told.append((what, total)) or Bar())
     requests = poisson(100.0, 1000, 512, 512, 8, 1)
     prefill = PrefillPool(1, 8, 4096.0, lambda tokens, prompt: 0.1)
-    decode = DecodePool(1, 8, 64, 1e12, 0.0, 1.0, lambda held, context: 0.01)
-    simulate(requests, prefill, decode, Wire(1e9, 0.0, 1.0))
+    decode = DecodePool(1, 8, 64, 1e12, lambda tokens: tokens, lambda held, context: 0.01)
+    simulate(requests, prefill, decode, Wire(1e9, lambda tokens: tokens))
     queueing.prefill_end_s(requests, prefill)
     assert told == [("requests through both pools", 1000), 1000, ("requests through prefill", 1000), 1000]
 

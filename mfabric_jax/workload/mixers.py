@@ -1,0 +1,447 @@
+"""What mixes the tokens of a sequence in a block: the kinds of attention, and state spaces.
+
+Everything that a block's mixer costs follows from its class. Norms, biases, sinks and rotations of positions are left
+out of parameters: they cost next to nothing. Each class has
+
+- `products(hidden)`: inner and outer width of every projection, the output projection last; `ups`: indices of the
+  projections from latents; `small_params(hidden)`: parameters outside projections (convolutions);
+- `score_flops(sequence)`: causal forward FLOPs per token, without projections; `width`: mean width of a head's keys and
+  values, by which measured rates are looked up;
+- `activation_elements(hidden)`: elements per token that are kept for the backward pass, by name (arXiv 2205.05198, with
+  a fused kernel that stores no scores); `pointwise_elements()`: elements per token that kernels between products and
+  scores read or write;
+- `passed_on(tokens, sequences)`: elements that a context-parallel rank sends to the next one (arXiv 2310.01889);
+- `cached(context)`, `index_bytes(context)`, `state`: elements and bytes that a request holds in decoding, and elements
+  of its state in float32, whatever the context; `whole_cache`: every GPU that splits heads holds the whole cache;
+- `decoding(context)`: what each kernel of a decoding step reads and computes.
+"""
+
+import dataclasses
+import math
+from typing import Any, ClassVar, NamedTuple
+
+from mfabric_jax import checks
+from mfabric_jax.support.array_module import array_module
+
+
+class DecodingWork(NamedTuple):
+    """Work of one kernel of attention in decoding: `elements` in the cache's format and `index_bytes` that it reads for
+    a request, and its FLOPs for a token."""
+
+    elements: Any
+    index_bytes: Any
+    flops: Any
+
+
+class _Mixer:
+    """Base class of mixers: a mixer without cache, state, latents or convolutions."""
+
+    ups: Any = ()
+    state: Any = 0
+    whole_cache: ClassVar[bool] = False
+
+    @property
+    def shares(self) -> list[tuple[Any, float]]:
+        """Every kind with its fraction of the blocks."""
+        return [(self, 1.0)]
+
+    def params(self: Any, hidden: int) -> int:
+        return sum(inner * outer for inner, outer in self.products(hidden)) + self.small_params(hidden)
+
+    def small_params(self, hidden: int) -> int:
+        return 0
+
+    def cached(self, context: Any) -> Any:
+        return 0.0 * context
+
+    def index_bytes(self, context: Any) -> Any:
+        return 0.0 * context
+
+    def decoding(self, context: Any) -> tuple[DecodingWork, ...]:
+        return ()
+
+
+def _mean_seen(sequence: int, most: int) -> float:
+    """Return the mean number of tokens that a query of a causal sequence sees; `most`: at most these; 0: all."""
+    seen = min(most or sequence, sequence)
+    return seen - seen * seen / (2 * sequence)
+
+
+def _least(context: Any, most: int) -> Any:
+    return array_module(context).minimum(context, most) if most else context
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupedQuery(_Mixer):
+    """Grouped-query attention.
+
+    - `kv_heads`: equals `heads` for multi-head attention; `window`: tokens that a query sees; 0: all.
+    - `value_dim`: width of a head's values; 0: `head_dim`. `gated`: a gate multiplies the output (arXiv 2505.06708).
+
+    Raise `InputError` unless dimensions are whole numbers and `kv_heads` divides `heads`.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    window: int = 0
+    value_dim: int = 0
+    gated: bool = False
+
+    def __post_init__(self) -> None:
+        _check_dimensions(self, or_none=("window", "value_dim"))
+        if self.heads % self.kv_heads:
+            raise checks.InputError(f"attention.kv_heads must divide the {self.heads} heads, got {self.kv_heads}.")
+
+    @property
+    def _value(self) -> int:
+        return self.value_dim or self.head_dim
+
+    @property
+    def _out(self) -> int:
+        return self.heads * self._value
+
+    def score_flops(self, sequence: int) -> float:
+        return 2 * _mean_seen(sequence, self.window) * self.heads * (self.head_dim + self._value)
+
+    def passed_on(self, tokens: int, sequences: int) -> int:
+        """Return the elements of keys and values; a window does not reduce them."""
+        return tokens * self.kv_heads * (self.head_dim + self._value)
+
+    def activation_elements(self, hidden: int) -> dict[str, float]:
+        """Return the elements of input, normed input, queries with keys and values (and gates), and output."""
+        qkv = self.heads * self.head_dim + self.kv_heads * (self.head_dim + self._value) + self.gated * self._out
+        return {"input": hidden, "norm": hidden, "qkv": qkv, "out": self._out}
+
+    def products(self, hidden: int) -> list[tuple[int, int]]:
+        keys = self.kv_heads * (self.head_dim + self._value)
+        return [(hidden, self.heads * self.head_dim + self.gated * self._out + keys), (self._out, hidden)]
+
+    @property
+    def width(self) -> float:
+        return (self.head_dim + self._value) / 2
+
+    def pointwise_elements(self) -> float:
+        """Return the elements of rotated queries and keys, and of the gated output, read and written."""
+        return 2 * self.head_dim * (self.heads + self.kv_heads) + self.gated * 3 * self._out
+
+    def cached(self, context: Any) -> Any:
+        return _least(context, self.window) * self.kv_heads * (self.head_dim + self._value)
+
+    def decoding(self, context: Any) -> tuple[DecodingWork, ...]:
+        flops = 2 * self.heads * (self.head_dim + self._value) * _least(context, self.window)
+        return (DecodingWork(self.cached(context), 0.0 * context, flops),)
+
+
+@dataclasses.dataclass(frozen=True)
+class Latent(_Mixer):
+    """Multi-head latent attention with low-rank projections (arXiv 2405.04434).
+
+    - `query_rank`: 0 if queries are projected directly.
+    - `index_top_k`: tokens that a query sees, chosen by an indexer of `index_heads` heads of width `index_dim`
+      (DeepSeek Sparse Attention, arXiv 2512.02556); 0: all, without an indexer. Its keys are cached in FP8.
+
+    Raise `InputError` for a dimension that is not a whole number, and for an indexer without heads.
+    """
+
+    heads: int
+    query_rank: int
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+    index_heads: int = 0
+    index_dim: int = 0
+    index_top_k: int = 0
+
+    whole_cache: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check_dimensions(self, or_none=("query_rank", "index_heads", "index_dim", "index_top_k"))
+        indexer = self.index_heads, self.index_dim, self.index_top_k
+        if any(indexer) and not all(indexer):
+            raise checks.InputError(
+                f"attention.index_heads, index_dim and index_top_k must all be above 0, or all 0, got {list(indexer)}."
+            )
+
+    @property
+    def _query_width(self) -> int:
+        return self.heads * (self.nope_dim + self.rope_dim)
+
+    def score_flops(self, sequence: int) -> float:
+        seen = (
+            2 * _mean_seen(sequence, self.index_top_k) * self.heads * (self.nope_dim + self.rope_dim + self.value_dim)
+        )
+        return seen + sequence * self.index_heads * self.index_dim
+
+    def passed_on(self, tokens: int, sequences: int) -> int:
+        """Return the elements of the key-value latent, of the key's rotary part and of the indexer's key."""
+        return tokens * (self.kv_rank + self.rope_dim + self.index_dim)
+
+    def activation_elements(self, hidden: int) -> dict[str, float]:
+        """Return the elements of input, normed input, latents (before and after their norms), queries with keys and
+        values (and those of the indexer), and output."""
+        latents = 2 * self.query_rank + 2 * self.kv_rank + self.rope_dim
+        up = 2 * self._query_width + self.heads * self.value_dim + self._index_width
+        return {"input": hidden, "norm": hidden, "latents": latents, "mla-up": up, "out": self.heads * self.value_dim}
+
+    @property
+    def _index_width(self) -> int:
+        """Width of the indexer's queries, key and weights of heads."""
+        return self.index_heads * (self.index_dim + 1) + self.index_dim
+
+    def products(self, hidden: int) -> list[tuple[int, int]]:
+        query = [(hidden, self.query_rank), (self.query_rank, self._query_width)]
+        up = (self.kv_rank, self.heads * (self.nope_dim + self.value_dim))
+        others = [(hidden, self.kv_rank + self.rope_dim), up]
+        if self.index_heads:
+            others += [(self.query_rank or hidden, self.index_heads * self.index_dim)]
+            others += [(hidden, self.index_dim + self.index_heads)]
+        out = (self.heads * self.value_dim, hidden)
+        return [*(query if self.query_rank else [(hidden, self._query_width)]), *others, out]
+
+    @property
+    def ups(self) -> tuple[int, ...]:
+        """Indices of those `products` that project from latents."""
+        return (1, 3) if self.query_rank else (2,)
+
+    @property
+    def width(self) -> float:
+        return (self.nope_dim + self.rope_dim + self.value_dim) / 2
+
+    def pointwise_elements(self) -> float:
+        """Return the elements for norms of latents, rotated parts of queries, concatenated keys and values, and the
+        indexer's queries and keys."""
+        latents = 2 * (self.query_rank + self.kv_rank)
+        together = 2 * (self.nope_dim + self.value_dim) + self.rope_dim
+        indexer = 2 * self.index_dim * (self.index_heads + 1) if self.index_heads else 0
+        return latents + self.heads * (2 * self.rope_dim + together) + indexer
+
+    def cached(self, context: Any) -> Any:
+        return context * (self.kv_rank + self.rope_dim)
+
+    def index_bytes(self, context: Any) -> Any:
+        return context * self.index_dim
+
+    def decoding(self, context: Any) -> tuple[DecodingWork, ...]:
+        """Return the indexer over all tokens, then attention in absorbed form: every head reads the latents that the
+        query sees."""
+        seen = _least(context, self.index_top_k)
+        flops = 2 * self.heads * (2 * self.kv_rank + self.rope_dim) * seen
+        attention = DecodingWork(seen * (self.kv_rank + self.rope_dim), 0.0 * context, flops)
+        if not self.index_heads:
+            return (attention,)
+        index_flops = 2 * self.index_heads * self.index_dim * context
+        return DecodingWork(0.0 * context, self.index_bytes(context), index_flops), attention
+
+
+class _Recurrent(_Mixer):
+    """A mixer whose cost per token does not grow with the sequence: heads have a state of `state` elements together."""
+
+    def passed_on(self: Any, tokens: int, sequences: int) -> int:
+        """Return the elements of all heads' states, for all sequences."""
+        return sequences * self.state
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear(_Recurrent):
+    """Gated linear (lightning) attention (arXiv 2401.04658, 2501.08313)."""
+
+    heads: int
+    head_dim: int
+
+    def __post_init__(self) -> None:
+        _check_dimensions(self)
+
+    @property
+    def state(self) -> int:
+        return self.heads * self.head_dim**2
+
+    def score_flops(self, sequence: int) -> float:
+        """Return the FLOPs per token that update each head's state with keys and values and read it with queries."""
+        return 4 * self.state
+
+    def activation_elements(self, hidden: int) -> dict[str, float]:
+        width = self.heads * self.head_dim
+        return {"input": hidden, "norm": hidden, "qkv": 4 * width, "out": width}
+
+    def products(self, hidden: int) -> list[tuple[int, int]]:
+        width = self.heads * self.head_dim
+        return [(hidden, 4 * width), (width, hidden)]
+
+    @property
+    def width(self) -> float:
+        return self.head_dim
+
+    def pointwise_elements(self) -> float:
+        """Return the elements of gates and of the normed output, read and written."""
+        return 4 * self.heads * self.head_dim
+
+
+@dataclasses.dataclass(frozen=True)
+class GatedDelta(_Recurrent):
+    """Gated delta rule (arXiv 2412.06464), as in Qwen3-Next: `key_heads` heads of queries and keys of width `key_dim`,
+    `value_heads` of values of width `value_dim`; a causal convolution over `convolution` tokens before it."""
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    convolution: int = 4
+
+    def __post_init__(self) -> None:
+        _check_dimensions(self, or_none=("convolution",))
+        if self.value_heads % self.key_heads:
+            what = f"attention.key_heads must divide the {self.value_heads} value_heads"
+            raise checks.InputError(f"{what}, got {self.key_heads}.")
+
+    @property
+    def _mixed(self) -> int:
+        """Width of queries, keys and values."""
+        return 2 * self.key_heads * self.key_dim + self._values
+
+    @property
+    def _values(self) -> int:
+        return self.value_heads * self.value_dim
+
+    @property
+    def state(self) -> int:
+        return self._values * self.key_dim
+
+    def small_params(self, hidden: int) -> int:
+        return self._mixed * self.convolution
+
+    def score_flops(self, sequence: int) -> float:
+        """Return the FLOPs per token: each head's state is read for its key, corrected, and read for its query."""
+        return 6 * self.state + 2 * self._mixed * self.convolution
+
+    def activation_elements(self, hidden: int) -> dict[str, float]:
+        """Return the elements of input, normed input, queries, keys and values (before and after the convolution) with
+        output gate and two numbers per head, and output."""
+        qkv = 2 * self._mixed + self._values + 2 * self.value_heads
+        return {"input": hidden, "norm": hidden, "qkv": qkv, "out": self._values}
+
+    def products(self, hidden: int) -> list[tuple[int, int]]:
+        return [(hidden, self._mixed + self._values + 2 * self.value_heads), (self._values, hidden)]
+
+    @property
+    def width(self) -> float:
+        return (self.key_dim + self.value_dim) / 2
+
+    def pointwise_elements(self) -> float:
+        """Return the elements of the convolution and of the gated and normed output, read and written."""
+        return 2 * self._mixed + 3 * self._values
+
+
+@dataclasses.dataclass(frozen=True)
+class Mamba2(_Recurrent):
+    """State space of Mamba 2 (arXiv 2405.21060): `heads` heads of width `head_dim`, each with `state_dim` states, whose
+    inputs and outputs are shared in `groups`; a causal convolution over `convolution` tokens before it."""
+
+    heads: int
+    head_dim: int
+    state_dim: int
+    groups: int = 1
+    convolution: int = 4
+
+    def __post_init__(self) -> None:
+        _check_dimensions(self, or_none=("convolution",))
+        if self.heads % self.groups:
+            raise checks.InputError(f"attention.groups must divide the {self.heads} heads, got {self.groups}.")
+
+    @property
+    def _inner(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def _mixed(self) -> int:
+        """Width of what the convolution reads: values, and inputs and outputs of states."""
+        return self._inner + 2 * self.groups * self.state_dim
+
+    @property
+    def state(self) -> int:
+        return self._inner * self.state_dim
+
+    def small_params(self, hidden: int) -> int:
+        return self._mixed * self.convolution
+
+    def score_flops(self, sequence: int) -> float:
+        """Return the FLOPs per token that decay and update each head's states and read them."""
+        return 5 * self.state + 2 * self._mixed * self.convolution
+
+    def activation_elements(self, hidden: int) -> dict[str, float]:
+        """Return the elements of input, normed input, convolution (before and after), gate and time steps, and
+        output."""
+        inside = 2 * self._mixed + self._inner + self.heads
+        return {"input": hidden, "norm": hidden, "qkv": inside, "out": self._inner}
+
+    def products(self, hidden: int) -> list[tuple[int, int]]:
+        return [(hidden, self._inner + self._mixed + self.heads), (self._inner, hidden)]
+
+    @property
+    def width(self) -> float:
+        return self.head_dim
+
+    def pointwise_elements(self) -> float:
+        """Return the elements of the convolution and of the gated and normed output, read and written."""
+        return 2 * self._mixed + 3 * self._inner
+
+
+Kind = GroupedQuery | Latent | Linear | GatedDelta | Mamba2
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixed:
+    """Mixers of several kinds, each with its number of blocks; None: blocks without a mixer. Every block counts as the
+    mean of all."""
+
+    parts: tuple[tuple[Kind | None, int], ...]
+
+    def __post_init__(self) -> None:
+        if not any(kind is not None for kind, _ in self.parts):
+            raise checks.InputError("attention must have at least one kind, got none.")
+        for _, blocks in self.parts:
+            checks.whole("attention.blocks", blocks)
+
+    @property
+    def shares(self) -> list[tuple[Any, float]]:
+        """Every kind with its fraction of the blocks; the fractions sum to less than 1 if some blocks have no mixer."""
+        total = sum(blocks for _, blocks in self.parts)
+        return [(kind, blocks / total) for kind, blocks in self.parts if kind is not None]
+
+    def params(self, hidden: int) -> float:
+        return sum(share * kind.params(hidden) for kind, share in self.shares)
+
+    def score_flops(self, sequence: int) -> float:
+        return sum(share * kind.score_flops(sequence) for kind, share in self.shares)
+
+    def passed_on(self, tokens: int, sequences: int) -> float:
+        return sum(share * kind.passed_on(tokens, sequences) for kind, share in self.shares)
+
+    def activation_elements(self, hidden: int) -> dict[str, float]:
+        sums: dict[str, float] = {}
+        for kind, share in self.shares:
+            for name, elements in kind.activation_elements(hidden).items():
+                sums[name] = sums.get(name, 0.0) + share * elements
+        return sums
+
+
+Attention = Kind | Mixed
+
+
+def up_params(attention: Attention, hidden: int) -> float:
+    """Return the parameters that project latents to queries, keys and values; mean over blocks."""
+    every = (
+        (share, math.prod(kind.products(hidden)[number])) for kind, share in attention.shares for number in kind.ups
+    )
+    return sum(share * params for share, params in every)
+
+
+def _check_dimensions(kind: Any, or_none: tuple[str, ...] = ()) -> None:
+    for field in dataclasses.fields(kind):
+        value = getattr(kind, field.name)
+        if field.type in (bool, "bool"):
+            if not isinstance(value, bool):
+                raise checks.InputError(f"attention.{field.name} must be true or false, got {value!r}.")
+        else:
+            checks.whole(f"attention.{field.name}", value, at_least=0 if field.name in or_none else 1)
