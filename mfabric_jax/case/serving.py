@@ -14,9 +14,13 @@ class Formats(SettingsGroup, frozen=True):
         Literal["fp8", "bf16", "nvfp4"], doc("Format of dispatched tokens.", flag="--precision", command="serve")
     ] = "fp8"
     combine: Annotated[Literal["fp8", "bf16", "nvfp4"], doc("Format of combined tokens.")] = "bf16"
-    weights: Annotated[Literal["fp8", "bf16", "nvfp4"], doc("Format of weights, and of matrix products with them.")] = (
-        "fp8"
-    )
+    weights: Annotated[
+        Literal["fp8", "bf16", "nvfp4", "mxfp4", "int4"],
+        doc(
+            "Format of weights, and of matrix products with them. mxfp4 and int4 hold routed experts in four bits and"
+            " other weights in bf16; products are in bf16."
+        ),
+    ] = "fp8"
     cache: Annotated[Literal["fp8", "bf16"], doc("Format of cached keys and values.")] = "bf16"
 
 

@@ -275,10 +275,10 @@ class Deployment:
         facts, model = pool.model.architecture, pool.model
         blocks, moe = facts.blocks + model.drafting, len(facts.moe_blocks) + model.drafting
         inner = blocks * facts.attention_params / model.tp + model.dense_layers * facts.dense_params
-        inner += moe * (facts.shared_params + model.load.slots * facts.expert_params)
-        inner += model.drafting * facts.joining_params
+        inner += moe * facts.shared_params + model.drafting * facts.joining_params
+        routed = moe * model.load.slots * facts.expert_params
         plain = moe * facts.gate_params + facts.head_params * (1 if facts.tied else 2)
-        return model.weight_bytes * inner + parts.ACTIVATION * plain
+        return model.weight_bytes * inner + model.expert_bytes * routed + parts.ACTIVATION * plain
 
     @property
     def prefill_bytes(self) -> float:

@@ -187,8 +187,8 @@ class Split(Deployment):
         """Weights of an expert GPU [B]: its routed experts, and a copy of the shared ones."""
         model = self.decode.model
         layers = len(model.architecture.moe_blocks) + model.drafting
-        each = model.architecture.shared_params + model.load.slots * model.architecture.expert_params
-        return model.weight_bytes * layers * each
+        shared, routed = model.architecture.shared_params, model.load.slots * model.architecture.expert_params
+        return layers * (model.weight_bytes * shared + model.expert_bytes * routed)
 
     def memory_bytes(self, requests: Any, context: Any) -> Any:
         """Return the memory [B] of an attention GPU."""

@@ -26,7 +26,7 @@ from mfabric_jax.workload.kernels import KernelRates as Measured
 from mfabric_jax.workload.kernels import rates_of, table
 from mfabric_jax.workload.models import Architecture
 
-WEIGHTS = {"bf16": 2.0, "fp8": 1.0, "nvfp4": 0.5625}  # bytes of a parameter, scales included
+CACHE = {"bf16": 2.0, "fp8": 1.0}  # bytes of a cached element
 ACTIVATION = 2.0  # bytes of an element between kernels
 FP4_OVER_FP8 = 2.0  # peak rates on Blackwell; kernels are assumed to achieve the same fraction of both
 DECODING = (
@@ -37,6 +37,25 @@ KERNELS = {"attention": 8, "layer": 10, "experts": 4, "ffn": 3}  # kernels that 
 NORMS = 10  # elements that two norms and residuals move per element of a token
 ROUTER = 6  # passes over float32 logits, as in training
 STATE = 4.0  # bytes of an element of a linear attention's state
+
+
+class WeightFormat(NamedTuple):
+    """Bytes of a parameter of routed experts and of other matrices, scales included, and the format of products."""
+
+    experts: float
+    others: float
+    products: str
+
+
+# Weights of four bits become bf16 before they are multiplied (weight only); Blackwell multiplies NVFP4. Releases in
+# four bits hold routed experts so, other weights in bf16: gpt-oss (arXiv 2508.10925), Kimi-K2-Thinking (model card).
+WEIGHTS = {
+    "bf16": WeightFormat(2.0, 2.0, "bf16"),
+    "fp8": WeightFormat(1.0, 1.0, "fp8"),  # a scale for a block of 128 x 128, or for a tensor
+    "nvfp4": WeightFormat(0.5 + 1 / 16, 0.5 + 1 / 16, "nvfp4"),  # an FP8 scale for 16
+    "mxfp4": WeightFormat(0.5 + 1 / 32, 2.0, "bf16"),  # a scale of 8 bits for 32 (OCP Microscaling Formats 1.0)
+    "int4": WeightFormat(0.5 + 2 / 128, 2.0, "bf16"),  # a bf16 scale for 128 (W4A16: arXiv 2306.00978)
+}
 
 
 class ServingRates(NamedTuple):
@@ -59,12 +78,13 @@ class ServingRates(NamedTuple):
 
 
 def rates(gpu: Gpu, weights: str, how: str = "usual", path: str | None = None) -> ServingRates:
-    """Return the rates of a GPU by the table of measured kernels. `weights`: number format of the products."""
+    """Return the rates of a GPU by the table of measured kernels. `weights`: a key of `WEIGHTS`."""
     if gpu.memory_Bps is None:
         raise InputError(f"serving needs gpu.memory_gigabytes_per_s, which is not known for {gpu.name}.")
-    kernel_rates, number = rates_of(gpu, how, path), "bf16" if weights == "bf16" else "fp8"
+    products = WEIGHTS[weights].products
+    kernel_rates, number = rates_of(gpu, how, path), "bf16" if products == "bf16" else "fp8"
     faster = 1.0
-    if weights == "nvfp4":
+    if products == "nvfp4":
         if gpu.name not in table()["blackwell"]["gpus"]:
             raise InputError(f"serving.formats.weights nvfp4 needs a GPU of the Blackwell family, got {gpu.name}.")
         faster = FP4_OVER_FP8
@@ -105,7 +125,13 @@ class ServingModel:
 
     @property
     def weight_bytes(self) -> float:
-        return WEIGHTS[self.weights]
+        """Bytes of a parameter outside of routed experts."""
+        return WEIGHTS[self.weights].others
+
+    @property
+    def expert_bytes(self) -> float:
+        """Bytes of a parameter of routed experts."""
+        return WEIGHTS[self.weights].experts
 
     @property
     def dense_layers(self) -> int:
@@ -119,7 +145,7 @@ def cache_bytes(model: ServingModel, context: Any, gpus: int = 1) -> Any:
 
     - `gpus`: GPUs that split the heads of attention; the bytes are those of one of them.
     """
-    blocks, size = model.architecture.blocks + model.drafting, WEIGHTS[model.cache]
+    blocks, size = model.architecture.blocks + model.drafting, CACHE[model.cache]
     total = 0.0 * context
     for kind, share in model.architecture.attention.shares:
         held = kind.cached(context) * size + kind.index_bytes(context)
@@ -135,7 +161,7 @@ def state_bytes(model: ServingModel) -> float:
 
 def _core_s(kind: Any, model: ServingModel, rate: ServingRates, tokens: Any, requests: Any, context: Any):
     """Seconds of attention without projections, for `tokens` of a GPU's `requests`, each over its `context`."""
-    xp, size = array_module(tokens, requests, context), WEIGHTS[model.cache]
+    xp, size = array_module(tokens, requests, context), CACHE[model.cache]
     total = 2 * STATE * requests * kind.state / rate.memory_Bps  # a state is read and written
     copies = model.tp if kind.whole_cache else 1
     for work in kind.decoding(context):
@@ -196,7 +222,7 @@ def experts_s(model: ServingModel, rate: ServingRates, tokens: Any):
     active = (1 - missed).sum(-1)
     width, inner, total = model.architecture.routed_width, model.architecture.expert_hidden, 0.0
     for in_width, out_width in ((width, (model.architecture.matrices - 1) * inner), (inner, width)):
-        moved = active * in_width * out_width * model.weight_bytes + ACTIVATION * rows * (in_width + out_width)
+        moved = active * in_width * out_width * model.expert_bytes + ACTIVATION * rows * (in_width + out_width)
         total = total + xp.maximum(2 * rows * in_width * out_width / rate.grouped, moved / rate.memory_Bps)
     return total.max(-1).mean(-1) + KERNELS["experts"] * rate.launch_s
 
