@@ -395,7 +395,9 @@ class _Kernels:
 
     def _router(self) -> _Passes:
         """Seconds of the router: logits, probabilities, choice and counts of every expert in float32."""
-        experts, tokens = self.model.experts + self.model.zero_experts, self.job.tokens / self.job.tp
+        experts, tokens = self.model.choices, self.job.tokens / self.job.tp
+        if not experts:
+            return _Passes()
         product = self._product(tokens, self.model.hidden, experts, number=HEAD)
         moved = self._kernels(ROUTER_PASSES * 4 * experts * tokens, ROUTER_PASSES)
         passes = product + _Passes(moved, moved)
@@ -419,6 +421,7 @@ class _Kernels:
         # a token travels by itself, and once if a server or GPU receives a token once.
         kernels = 4 if job.dispatch == "per-expert" and job.ep > 1 and groups > 1 else 2
         sorted_s = self._kernels(kernels * 2 * ACTIVATION_BYTES * rows * width, kernels)
+        sorted_s = sorted_s if model.choices else 0.0
         moved = _Passes(sorted_s, sorted_s) + _Passes(sent, self._cast(rows * width))
         passes = first + second + gated + moved
         if "moe" in self.again.parts:

@@ -196,8 +196,8 @@ def activation_bytes(workload: Workload, *, moe: bool) -> dict[str, float]:
         "inner norm": there * model.hidden,
     }
     if moe:
-        elements["router"] = (model.experts + model.zero_experts) * LOGIT_BYTES / ACTIVATION_BYTES
-        elements["rows"] = model.top_k * model.routed_width
+        elements["router"] = model.choices * LOGIT_BYTES / ACTIVATION_BYTES
+        elements["rows"] = (model.choices > 0) * model.top_k * model.routed_width
         widths = {"": model.top_k * model.expert_hidden, "shared ": model.shared_hidden}
     else:
         widths = {"dense ": there * model.dense_hidden}

@@ -29,6 +29,8 @@ class Architecture:
       traffic only if the workload's `node_limit` is "model".
     - `next_tokens`: number of multi-token prediction blocks, which `blocks` leaves out.
 
+    A model without experts has one, which takes every token.
+
     Raise `InputError` for a dimension that is not a whole number, `top_k` above `experts`, or blocks that do not exist.
     """
 
@@ -120,7 +122,13 @@ class Architecture:
     @property
     def gate_params(self) -> int:
         """Parameters of one MoE block's router, and of the projections around its routed experts."""
-        return self.hidden * (self.experts + self.zero_experts + 2 * self.expert_width)
+        return self.hidden * (self.choices + 2 * self.expert_width)
+
+    @property
+    def choices(self) -> int:
+        """Experts that a router chooses from; 0 without a router: the one expert of a dense model takes every token."""
+        every = self.experts + self.zero_experts
+        return every if every > 1 else 0
 
     @property
     def expert_params(self) -> int:

@@ -78,16 +78,21 @@ def _is_place(value: Any, blocks: int) -> bool:
 
 
 def _common(config: Config, experts: str, expert_hidden: str, attention: Attention, **more: Any) -> Facts:
-    return {
-        "blocks": config.whole("num_hidden_layers", at_least=1),
-        "hidden": config.whole("hidden_size", at_least=1),
+    return _dimensions(config) | {
         "attention": attention,
         "experts": config.whole(experts, at_least=1),
         "top_k": config.whole("num_experts_per_tok", at_least=1),
         "expert_hidden": config.whole(expert_hidden, at_least=1),
+        **more,
+    }
+
+
+def _dimensions(config: Config) -> Facts:
+    return {
+        "blocks": config.whole("num_hidden_layers", at_least=1),
+        "hidden": config.whole("hidden_size", at_least=1),
         "vocab": config.whole("vocab_size"),
         "tied": config.flag("tie_word_embeddings"),
-        **more,
     }
 
 
@@ -201,7 +206,17 @@ def _attention_mix(kinds: list, some: Mapping[Any, Attention], alone: GroupedQue
     return next(iter(blocks)) if len(blocks) == 1 else Mixed(tuple(blocks.items()))  # type: ignore[arg-type]
 
 
+def _dense_model(config: Config) -> Facts:
+    """A model without experts: the FFN of every block is one expert that takes every token."""
+    if not config.flag("use_sliding_window"):
+        config.no_number("sliding_window", "max_window_layers")
+    attention = _grouped_query(config)
+    one = {"experts": 1, "top_k": 1, "expert_hidden": config.whole("intermediate_size", at_least=1)}
+    return _dimensions(config) | {"attention": attention} | one
+
+
 LAYOUTS: dict[str, Callable[[Config], Facts]] = {
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), _dense_model),
     "mixtral": _mixtral,
     "qwen2_moe": _qwen,
     "qwen3_moe": _qwen,

@@ -252,12 +252,13 @@ def router_s(model: ServingModel, rate: ServingRates, tokens: Any):
     """Return the seconds of an MoE layer's router, without launches: the layer includes them. Projections around routed
     experts count, too."""
     facts = model.architecture
-    experts = facts.experts + facts.zero_experts
-    product = _product_s(rate.plain, rate.memory_Bps, tokens, facts.hidden, experts, ACTIVATION)
+    if not facts.choices:
+        return 0.0 * tokens
+    product = _product_s(rate.plain, rate.memory_Bps, tokens, facts.hidden, facts.choices, ACTIVATION)
     for inner, outer in ((facts.hidden, facts.expert_width), (facts.expert_width, facts.hidden)):
         if facts.expert_width:
             product = product + _product_s(rate.products, rate.memory_Bps, tokens, inner, outer, model.weight_bytes)
-    return product + tokens * ROUTER * 4 * experts / rate.memory_Bps
+    return product + tokens * ROUTER * 4 * facts.choices / rate.memory_Bps
 
 
 def joining_s(model: ServingModel, rate: ServingRates, tokens: Any):
