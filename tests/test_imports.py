@@ -1,11 +1,13 @@
 """Data flows one way: who may import whom, and what importing the package may need."""
 
 import ast
+import functools
 import os
 import pathlib
 import re
 import subprocess
 import sys
+from typing import NamedTuple
 
 import mfabric_jax
 
@@ -47,6 +49,26 @@ def imported(tree, path):
             yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
 
 
+class Source(NamedTuple):
+    """What a module imports, the lines where it does so inside of functions, and those of its own statements."""
+
+    imports: list
+    inside: list
+    at_top: set
+
+
+def read(source, path=""):
+    tree = ast.parse(source)
+    return Source(list(imported(tree, path)), inside_of_functions(tree), {node.lineno for node in tree.body})
+
+
+@functools.cache
+def modules():
+    """Every module of the package, by its path in it."""
+    files = {file.relative_to(ROOT).as_posix(): file for file in sorted(ROOT.rglob("*.py"))}
+    return {path: read(file.read_text(encoding="utf-8"), path) for path, file in files.items()}
+
+
 def room_of(module):
     """The room of a module or of a name in it; None for the package itself."""
     parts = module.split(".")[1:]
@@ -55,19 +77,18 @@ def room_of(module):
 
 def against_the_order(source, path):
     """Imports of the module at `path` (inside the package) that point to its right, to another app, or to no room."""
-    room, tree = room_of(module_of(path)), ast.parse(source)
+    room = room_of(module_of(path))
     if room is None:
         return
     if room not in RANK:
         yield f"{path} has no place in the order {' < '.join(ORDER)}"
         return
-    at_top = {node.lineno for node in tree.body}
-    for line, target in imported(tree, path):
+    for line, target in source.imports:
         top, _, rest = target.partition(".")
         if room in WITHOUT_JAX and (top in ("jax", "jaxlib", "equinox") or "pyplot" in target):
             yield f"{path}:{line} imports {target}: {room} knows rows, not jax"
         extra = top in OPTIONAL or module_file(target).startswith(ON_EXTRAS)
-        if room in WITHOUT_JAX and extra and line in at_top and not path.startswith(ON_EXTRAS):
+        if room in WITHOUT_JAX and extra and line in source.at_top and not path.startswith(ON_EXTRAS):
             yield f"{path}:{line} imports {target}: it loads without extras"
         if top != "mfabric_jax" or not rest or rest.startswith("__"):
             continue
@@ -81,8 +102,8 @@ def against_the_order(source, path):
 
 def test_packages_import_from_their_left_only():
     wrong = []
-    for file in sorted(ROOT.rglob("*.py")):
-        wrong += against_the_order(file.read_text(), file.relative_to(ROOT).as_posix())
+    for path, source in modules().items():
+        wrong += against_the_order(source, path)
     assert not wrong, "\n".join(wrong)
 
 
@@ -112,7 +133,7 @@ def test_the_rule_finds_offenders():
         ("report/drawing/a.py", "from matplotlib import pyplot", True),
         ("report/html/a.py", "from mfabric_jax.report.drawing.paper import look", False),
     ]:
-        assert any(against_the_order(source, path)) is wrong, (path, source)
+        assert any(against_the_order(read(source, path), path)) is wrong, (path, source)
 
 
 def circles(imports):
@@ -132,13 +153,12 @@ def circles(imports):
 
 
 def test_no_module_imports_itself_through_others():
-    files = {module_of(file.relative_to(ROOT).as_posix()): file for file in ROOT.rglob("*.py")}
-    modules = {name for name, file in files.items() if file.name != "__init__.py"}  # packages show what is in them
+    # Packages show what is in them.
+    names = {module_of(path): path for path in modules() if not path.endswith("__init__.py")}
     imports = {}
-    for name in modules:
-        path = files[name].relative_to(ROOT).as_posix()
-        targets = {target for _, target in imported(ast.parse(files[name].read_text()), path)}
-        imports[name] = {each for target in targets for each in (target, target.rpartition(".")[0]) if each in modules}
+    for name, path in names.items():
+        targets = {target for _, target in modules()[path].imports}
+        imports[name] = {each for target in targets for each in (target, target.rpartition(".")[0]) if each in names}
     assert circles(imports) == []
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c"]
 
@@ -221,24 +241,28 @@ INSIDE = {
 }
 
 
-def inside_of_functions(source):
+def inside_of_functions(tree):
     """Lines of imports inside of functions."""
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-    inner = (node for one in ast.walk(ast.parse(source)) if isinstance(one, functions) for node in ast.walk(one))
-    return sorted({node.lineno for node in inner if isinstance(node, (ast.Import, ast.ImportFrom))})
+    lines, ahead = [], [(tree, False)]
+    while ahead:
+        node, inside = ahead.pop()
+        if inside and isinstance(node, (ast.Import, ast.ImportFrom)):
+            lines.append(node.lineno)
+        inside = inside or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        ahead += [(child, inside) for child in ast.iter_child_nodes(node)]
+    return sorted(lines)
 
 
 def test_imports_stand_at_the_top():
     found = {}
-    for file in sorted(ROOT.rglob("*.py")):
-        path = file.relative_to(ROOT).as_posix()
+    for path, source in modules().items():
         if path != "cli.py" and not path.startswith("commands/"):
-            found[path] = inside_of_functions(file.read_text())
+            found[path] = source.inside
     more = {path: lines for path, lines in found.items() if len(lines) > INSIDE.get(path, 0)}
     assert not more, f"these lines import inside of functions: {more}"
     assert len(found) > 200
     source = "import a\nif a:\n    import b\ndef f():\n    import c\n    def g():\n        from d import e\n"
-    assert inside_of_functions(source) == [5, 7]
+    assert read(source).inside == [5, 7]
 
 
 WORDS = """
@@ -280,9 +304,8 @@ APPS = {  # what outside of an app may import it: its commands
 
 def test_nothing_but_their_commands_leans_on_apps():
     leaning = {app: set() for app in APPS}
-    for file in sorted(ROOT.rglob("*.py")):
-        path = file.relative_to(ROOT).as_posix()
-        for _, target in imported(ast.parse(file.read_text()), path):
+    for path, source in modules().items():
+        for _, target in source.imports:
             parts = target.split(".")
             if parts[:2] == ["mfabric_jax", "apps"] and len(parts) > 2 and not path.startswith("apps/"):
                 leaning[parts[2]].add(path.removeprefix("commands/").removesuffix(".py"))
@@ -294,8 +317,10 @@ HERE = pathlib.Path(__file__).parent
 
 def apps_in(source):
     """(line, app) of every import of an app or of its tests, and of every name of an app in a text."""
+    if not re.search("apps|commands", source):
+        return
     tree = ast.parse(source)
-    texts = ((one.lineno, one.value) for one in ast.walk(tree) if isinstance(one, ast.Constant))
+    texts = [(one.lineno, one.value) for one in ast.walk(tree) if isinstance(one, ast.Constant)]
     for line, target in [*imported(tree, ""), *((line, text) for line, text in texts if isinstance(text, str))]:
         parts = target.split(".")
         if parts[1:2] == ["apps"] and parts[0] in ("mfabric_jax", "tests") and parts[2:3] != ["together"]:

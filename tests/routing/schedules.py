@@ -12,13 +12,11 @@ from mfabric_jax.routing.schedule import lower_bound, schedule_time
 from tests.oracles import circuit_schedule as plain
 
 SHOWN = 6  # configurations of a drawn schedule
-KINDS = [  # servers, switches, all_stop, directed, first_free
-    (servers, switches, all_stop, (servers + switches + all_stop + first_free) % 2 == 0, first_free)
-    for servers, switches, all_stop, first_free in itertools.product(
-        range(2, 7), (1, 2, 3), (True, False), (True, False)
-    )
+KINDS = [  # switches, all_stop, directed, first_free
+    (switches, all_stop, (switches + all_stop + first_free) % 2 == 0, first_free)
+    for switches, all_stop, first_free in itertools.product((1, 2, 3), (True, False), (True, False))
 ]
-EACH = 17  # draws of a kind: 1,020 together
+SIZES, EACH = range(2, 7), 17  # servers, and draws of a kind with as many: 1,020 together
 
 
 def region(servers, degree, packet, delay, dtype=float):
@@ -83,10 +81,22 @@ def bound(where, schedule, demand):
     return lower_bound(demand, where, **how)
 
 
+def padded(table, servers):
+    """[.. S S] with servers behind that have no circuits and send nothing."""
+    return np.pad(table, [(0, 0)] * (np.ndim(table) - 2) + [(0, servers - np.shape(table)[-1])] * 2)
+
+
 @functools.cache
-def drawn(kind, dtype=float):
-    """[EACH] of one kind: what the simulation, `schedule_time` and `lower_bound` say."""
-    draws = [draw(seed, *kind) for seed in range(EACH)]
-    batch = jax.tree.map(lambda *x: np.stack(x), *(made(one, kind, dtype) for one in draws))
+def drawn(kind, dtype=float, sizes=SIZES):
+    """[EACH of every size] of one kind: what the simulation, `schedule_time` and `lower_bound` say; all are padded to
+    the most servers, which makes one program of them."""
+    most, ones, simulations = max(sizes), [], []
+    for servers in sizes:
+        for seed in range(EACH):
+            configurations, seconds, switch, demand, *numbers = one = draw(seed, servers, *kind)
+            simulations.append(simulated(one, (servers, *kind)))
+            one = padded(configurations, most), seconds, switch, padded(demand, most), *numbers
+            ones.append(made(one, (most, *kind), dtype))
+    batch = jax.tree.map(lambda *x: np.stack(x), *ones)
     times, bounds = jax.vmap(schedule_time)(*batch), jax.vmap(bound)(*batch)
-    return np.array([simulated(one, kind) for one in draws]), np.asarray(times), np.asarray(bounds)
+    return np.array(simulations), np.asarray(times), np.asarray(bounds)

@@ -14,27 +14,23 @@ from mfabric_jax import Circuits, InputError, Region, all_to_all_time
 from mfabric_jax.fabric.circuit_schedule import CircuitSchedule
 from mfabric_jax.routing.schedule import lower_bound, schedule_time
 from tests.lowering import text_for
-from tests.routing.schedules import EACH, KINDS, draw, drawn, made, matched, region
+from tests.routing.schedules import EACH, KINDS, SIZES, draw, drawn, made, matched, padded, region
 
 KIND = (4, 2, False, True, False)  # of small tests: servers, switches, all_stop, directed, first_free
 
 
-@pytest.mark.parametrize("servers", range(2, 7))
-def test_a_thousand_schedules_agree_with_a_plain_simulation(servers):
-    finite = 0
-    for kind in KINDS:
-        if kind[0] == servers:
-            simulated, times, bounds = drawn(kind)
-            np.testing.assert_allclose(times, simulated, rtol=1e-9, err_msg=str(kind))
-            assert (bounds <= times * (1 + 1e-9)).all(), kind
-            finite += np.isfinite(times).sum()
-    assert finite > 0.8 * EACH * len(KINDS) / 5
-    assert EACH * len(KINDS) >= 1000
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_thousand_schedules_agree_with_a_plain_simulation(kind):
+    simulated, times, bounds = drawn(kind)
+    np.testing.assert_allclose(times, simulated, rtol=1e-9)
+    assert (bounds <= times * (1 + 1e-9)).all()
+    assert np.isfinite(times).mean() > 0.75
+    assert len(times) * len(KINDS) >= 1000
 
 
 def test_single_precision():
-    for kind in (KIND, (5, 1, True, False, True)):
-        simulated, times, bounds = drawn(kind, np.float32)
+    for kind in (KIND[1:], (1, True, False, True)):
+        simulated, times, bounds = drawn(kind, np.float32, (4, 5))
         assert times.dtype == bounds.dtype == np.float32
         np.testing.assert_allclose(times, simulated, rtol=1e-5, err_msg=str(kind))
         assert (bounds <= times * (1 + 1e-5)).all()
@@ -42,7 +38,7 @@ def test_single_precision():
 
 def test_a_batch_is_its_loop_and_one_trace():
     traced = eqx.filter_jit(chex.assert_max_traces(schedule_time, n=1))
-    _, times, _ = drawn(KIND)
+    times = drawn(KIND[1:])[1].reshape(len(SIZES), EACH)[SIZES.index(KIND[0])]
     ones = [made(draw(seed, *KIND), KIND) for seed in range(EACH)]
     np.testing.assert_allclose(times, [traced(*one) for one in ones], rtol=1e-12)
     np.testing.assert_allclose(times[:3], [schedule_time(*one) for one in ones[:3]], rtol=1e-12)
@@ -57,10 +53,9 @@ def table(servers, *pairs):
 
 
 def timed(demand, configurations, seconds, switch=None, *, degree=1, packet=0.0, delay=2.0, **how):
-    where = region(len(demand), degree, packet, delay)
-    return float(
-        schedule_time(where, CircuitSchedule(np.array(configurations), np.array(seconds), switch, **how), demand)
-    )
+    """Among four servers, some of which may have nothing."""
+    schedule = CircuitSchedule(padded(np.array(configurations), 4), np.array(seconds), switch, **how)
+    return float(schedule_time(region(4, degree, packet, delay), schedule, padded(demand, 4)))
 
 
 def test_turns_by_hand():
@@ -122,7 +117,7 @@ def test_for_the_seconds_of_split_the_end_is_not_before():
         rng = np.random.default_rng(seed)
         servers = 2 + 3 * (seed % 2)
         count, demand = matched(rng, servers, False), rng.exponential(1, (servers, servers)) ** 3
-        where = region(servers, 1, 0.7, 1.0)
+        count, demand, where = padded(count, 5), padded(demand, 5), region(5, 1, 0.7, 1.0)
         split = float(all_to_all_time(where, Circuits(count), demand, routing="split"))
         got = float(
             schedule_time(where, CircuitSchedule(count[None], [split], directed=False, first_free=True), demand)
@@ -135,25 +130,34 @@ def test_for_the_seconds_of_split_the_end_is_not_before():
 
 
 # ---------------------------------------------------------------------------------------------------------- derivatives
-@pytest.mark.parametrize("seed", [1, 3, 4])
-def test_derivatives_are_differences(seed):
-    where, schedule, demand = made(draw(seed, *KIND), KIND)
-    if not seed % 2:  # no packet NICs: everything is carried
-        demand = 0.9 * demand
+@eqx.filter_jit
+def slopes(at, along, where, schedule):
+    """The time, its slope along a direction, and the slopes of everything."""
 
     def time(changes):
         seconds, size, delay, counts = changes
         moved = eqx.tree_at(lambda s: (s.seconds, s.configurations), schedule, (seconds, counts))
         return schedule_time(eqx.tree_at(lambda r: r.delay_s, where, delay), moved, size)
 
+    return *jax.jvp(time, (at,), (along,)), jax.grad(time)(at)
+
+
+@pytest.mark.parametrize("seed", [1, 3, 4])
+def test_derivatives_are_differences(seed):
+    where, schedule, demand = made(draw(seed, *KIND), KIND)
+    if not seed % 2:  # no packet NICs: everything is carried
+        demand = 0.9 * demand
     real = 0.99 * schedule.configurations.astype(float)
     at = (schedule.seconds + 0.01, jnp.asarray(demand), jnp.asarray(where.delay_s) + 0.01, real)
     along = jax.tree.map(lambda x: jnp.asarray(np.random.default_rng(seed).uniform(0.5, 1, x.shape)), at)
     along = (along[0], along[1] * at[1], along[2], -0.1 * along[3] * real)  # what is 0 stays 0
     step = 1e-6
-    ahead, behind = (time(jax.tree.map(lambda x, d, way=way: x + way * step * d, at, along)) for way in (1, -1))
-    _, forward = jax.jvp(time, (at,), (along,))
-    reverse = sum(jnp.vdot(g, d) for g, d in zip(jax.grad(time)(at), along, strict=True))
+    ahead, behind = (
+        slopes(jax.tree.map(lambda x, d, way=way: x + way * step * d, at, along), along, where, schedule)[0]
+        for way in (1, -1)
+    )
+    _, forward, gradient = slopes(at, along, where, schedule)
+    reverse = sum(jnp.vdot(g, d) for g, d in zip(gradient, along, strict=True))
     np.testing.assert_allclose(forward, (ahead - behind) / (2 * step), rtol=1e-5)
     np.testing.assert_allclose(reverse, forward, rtol=1e-9)
     assert abs(forward) > 1e-3
@@ -263,6 +267,10 @@ def best_possible(demand, packet, delay, switches, all_stop, first_free, tables)
     port = np.concatenate([np.kron(np.eye(3), np.ones(3)), np.kron(np.ones(3), np.eye(3))])
     for shown in range(4):
         for chosen in itertools.product(range(len(tables)), repeat=shown):
+            # Of two alike in a row on a switch one may stay as long; where all stops, their order is nothing.
+            pairs = [(chosen[k - switches], chosen[k]) for k in range(switches, shown)]
+            if any(a == b or (all_stop and a > b) for a, b in pairs):
+                continue
             where = np.arange(shown) % switches
             turns = np.array([delay * (k // switches + (not first_free)) for k in range(shown)])
             kept = np.zeros((3, 3))
@@ -289,7 +297,8 @@ def test_no_schedule_of_three_servers_beats_the_bound(switches):
     tables = [table(3, (0, 1), (1, 2), (2, 0)), table(3, (1, 0), (2, 1), (0, 2))]
     tables += [table(3, pair, pair[::-1]) for pair in ((0, 1), (0, 2), (1, 2))]
     ratios = []
-    for seed, packet, all_stop, first_free in itertools.product((0, 1), (0.0, 0.6), (True, False), (True, False)):
+    for packet, all_stop, first_free in itertools.product((0.0, 0.6), (True, False), (True, False)):
+        seed = ((packet > 0) + all_stop + first_free) % 2
         rng = np.random.default_rng(seed)
         demand = np.round(rng.uniform(0.5, 3, (3, 3)), 2) * (1 - np.eye(3)) * (rng.random((3, 3)) < (1, 0.6)[seed])
         how = {"switches": switches, "all_stop": all_stop, "first_free": first_free}

@@ -1,5 +1,6 @@
 """The timeline of drawn pipelines against one plain clock per stage, and closed forms of even ones."""
 
+import contextlib
 import itertools
 from typing import NamedTuple
 
@@ -93,7 +94,7 @@ def draw(seed, pipeline, depth, partial=False):
 
 
 @eqx.filter_jit
-def slots_of(draws, eps_waits, recompute):
+def traced(draws, eps_waits, recompute):
     """Slots of a batch of draws: their orders are traced too, so one trace serves every schedule of one shape."""
 
     def one(draw):
@@ -107,7 +108,19 @@ def slots_of(draws, eps_waits, recompute):
 
 def batch(draws):
     """Many draws of one shape as one."""
-    return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *draws)
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *draws)
+
+
+def slots_of(cases, eps_waits, recompute):
+    """Slots of cases (pipeline, draw) on the host; those of one pipeline stand together and run side by side."""
+    every = []
+    for pipeline, group in itertools.groupby(cases, lambda case: case[0]):
+        _, blocks, compute, send, delay, parts, decision = batch([draw for _, draw in group])
+        compute = jax.tree.map(lambda x: x.reshape(len(x), -1), compute)  # one number may serve all stages
+        rules = Rules(eps_waits, parts[:, None, None, None], recompute)
+        table = table_of(pipeline.order, blocks, compute, delay, rules)
+        every.append(run(pipeline.order, table, send, rules, decision))
+    return jax.tree.map(lambda *each: np.concatenate(each), *every)
 
 
 def named(schedule, shape):
@@ -158,36 +171,45 @@ CLOSE = {"rtol": 1e-9, "atol": 1e-10}
 
 def assert_records(got, one, records):
     """Every block, alone or in a pair; how often the switch was waited for."""
-    paid = 0
+    paid, at = 0, []
     for (p, q), found in records.items():
         if isinstance(found, tuple):
             paid += assert_pair(got, p, q, *found)
-            continue
-        here = np.flatnonzero(one.blocks.present[p, q])
-        for i, record in zip(here, found, strict=True):
-            for field, name in RECORDED.items():
-                np.testing.assert_allclose(getattr(got, field)[p, q, i], record[name], **CLOSE, err_msg=field)
-            if record["over"]:
-                np.testing.assert_allclose(got.over[p, q, i], record["over"], **CLOSE)
-                np.testing.assert_allclose(got.inner[p, q, i], record["inner"], **CLOSE)
-            paid += record["paid"] > 0
-    return paid
+        else:
+            here = np.flatnonzero(one.blocks.present[p, q])
+            at += [((p, q, i), record) for i, record in zip(here, found, strict=True)]
+    for field, name in RECORDED.items():
+        assert_at(getattr(got, field), [(index, record[name]) for index, record in at], field)
+    for field in ("over", "inner"):
+        assert_at(getattr(got, field), [(index, record[field]) for index, record in at if record["over"]], field)
+    return paid + sum(record["paid"] > 0 for _, record in at)
+
+
+def assert_at(found, wanted, name):
+    """Values at indices; `wanted`: (index, value)."""
+    if wanted:
+        indices, values = zip(*wanted, strict=True)
+        np.testing.assert_allclose(found[tuple(np.transpose(indices))], values, **CLOSE, err_msg=name)
 
 
 def assert_pair(got, p, q, done, lost, exposed):
     """Every part of two passes that run at once; whether the switch was waited for."""
     np.testing.assert_allclose(got.exchange_s[p, q : q + 2].sum(), exposed, **CLOSE)
     np.testing.assert_allclose(got.paid_s[p, q].sum(), lost, **CLOSE)
+    wanted = {name: [] for name in ("begin", "end", "inner", "start", "over")}
     for (of, what, r), (start, over, *rest) in done.items():
         at = p, q + (of == "B"), r
         if what == "before" or (what == "attention" and of == "F"):
-            np.testing.assert_allclose(got.begin[at], start, **CLOSE)
+            wanted["begin"].append((at, start))
         elif what in ("attention", "behind"):
-            np.testing.assert_allclose(got.end[at], rest[0], **CLOSE)
+            wanted["end"].append((at, rest[0]))
         elif what == "experts":
-            np.testing.assert_allclose(got.inner[at], (start, rest[0]), **CLOSE)
+            wanted["inner"].append((at, (start, rest[0])))
         else:
-            np.testing.assert_allclose((got.start[at][what], got.over[at][what]), (start, over), **CLOSE)
+            wanted["start"].append(((*at, what), start))
+            wanted["over"].append(((*at, what), over))
+    for field, each in wanted.items():
+        assert_at(getattr(got, field), each, field)
     return lost > 0
 
 
@@ -223,7 +245,7 @@ def drawn_cases(pipelines, depth, partial=(False,)):
 @pytest.mark.parametrize(("pipelines", "depth", "eps_waits", "recompute"), CASES)
 def test_agrees_with_one_clock_per_stage(pipelines, depth, eps_waits, recompute):
     cases = drawn_cases(pipelines, depth, (False, True))
-    got = jax.tree.map(np.asarray, slots_of(batch([draw for _, draw in cases]), eps_waits, recompute))
+    got = slots_of(cases, eps_waits, recompute)
     rules, others = (Rules(waits, 1, recompute) for waits in (eps_waits, not eps_waits))
     paid = other = overlaps = 0
     for index, (pipeline, draw) in enumerate(cases):
@@ -240,6 +262,13 @@ def test_agrees_with_one_clock_per_stage(pipelines, depth, eps_waits, recompute)
     assert paid > len(cases)  # the draws do wait
     assert other > len(cases) / 6  # and packets may, too
     assert overlaps > len(cases) / 8
+
+
+def test_traced_orders_are_those_of_the_host():
+    cases = drawn_cases(SMALL, 3, (False, True))
+    got = traced(jax.tree.map(jnp.asarray, batch([draw for _, draw in cases])), False, "block")
+    want = slots_of(cases, False, "block")
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12), got, want)
 
 
 def waits_inside(draw):
@@ -259,7 +288,7 @@ def test_parts_arrive_when_circuits_and_packets_brought_them():
             packet_s = np.minimum(draw.blocks.packet_s, draw.blocks.optical_s)
             draw = draw._replace(blocks=draw.blocks._replace(packet_s=packet_s))
         cases.append((pipeline, draw))
-    got = np.asarray(slots_of(batch([draw for _, draw in cases]), False, "none").end)[..., -1]
+    got = slots_of(cases, False, "none").end[..., -1]
     for index, (pipeline, draw) in enumerate(cases):
         end = plain(draw, pipeline, Rules(), stretch=False)[1]
         want = np.array([[end[p, q] for q in range(got.shape[2])] for p in range(got.shape[1])])
@@ -379,22 +408,23 @@ def drawn(seed, pipeline, depth):
     return one._replace(blocks=blocks, compute=one.compute._replace(scores_s=scores))
 
 
+ALONE_TOO, WAVES = (None,), ("cuda",)  # programs beside the host: one pass after another, and as on an accelerator
 DRAWN = [
-    (Pipeline("zb-h1", 3, 4), Rules()),
-    (Pipeline("zb-v", 2, 4, 2), Rules(True, recompute="attention")),
-    (Pipeline("dualpipe", 4, 8), Rules()),
-    (Pipeline("dualpipe", 4, 8, 1, True), Rules(comm_cores=0.15)),
-    (Pipeline("1f1b", 3, 5, 1, True), Rules(True, recompute="attention")),
-    (Pipeline("interleaved", 2, 4, 2, True), Rules(comm_cores=0.25)),
-    (Pipeline("1f1b", 2, 3), Rules(True, recompute="block")),
+    (Pipeline("zb-h1", 3, 4), Rules(), ALONE_TOO),
+    (Pipeline("zb-v", 2, 4, 2), Rules(True, recompute="attention"), WAVES),
+    (Pipeline("dualpipe", 4, 8), Rules(), ()),
+    (Pipeline("dualpipe", 4, 8, 1, True), Rules(comm_cores=0.15), ALONE_TOO + WAVES),
+    (Pipeline("1f1b", 3, 5, 1, True), Rules(True, recompute="attention"), ALONE_TOO),
+    (Pipeline("interleaved", 2, 4, 2, True), Rules(comm_cores=0.25), ()),
+    (Pipeline("1f1b", 2, 3), Rules(True, recompute="block"), WAVES),
 ]
 DRAWS_OF_EACH, DEPTH = 8, 3
 PICTURED = ("begin", "inner", "reconfigure_start", "active", "waiting", "runs", "held")
 
 
-@pytest.mark.parametrize(("pipeline", "rules"), DRAWN)
-def test_drawn_pipelines_agree_with_plain_clocks(pipeline, rules):
-    """On the host, as a program that plays one pass after another, and in waves as on an accelerator."""
+@pytest.mark.parametrize(("pipeline", "rules", "programs"), DRAWN)
+def test_drawn_pipelines_agree_with_plain_clocks(pipeline, rules, programs):
+    """On the host; programs of each kind of rules say the same."""
     draws = [drawn(seed, pipeline, DEPTH) for seed in range(DRAWS_OF_EACH)]
     given = jax.tree.map(lambda *x: np.stack(x), *(one[1:5] for one in draws))
     decision, fixed = np.stack([one.decision for one in draws]), pipeline.order
@@ -404,11 +434,9 @@ def test_drawn_pipelines_agree_with_plain_clocks(pipeline, rules):
         return run(fixed, table_of(fixed, blocks, compute, delay, rules), send, rules, decision, every=every)
 
     got = played(given, decision)
-    on_device = jax.tree.map(jnp.asarray, (given, decision))
-    alone = jax.jit(played)(*on_device)
-    with compiling_for("cuda"):
-        together = jax.jit(lambda *given: played(*given))(*on_device)
-    for other in (alone, together):
+    for name in programs:
+        with compiling_for(name) if name else contextlib.nullcontext():
+            other = jax.jit(lambda *given: played(*given))(*jax.tree.map(jnp.asarray, (given, decision)))
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12), got, other)
     least = played(given, decision)._replace(**dict.fromkeys(PICTURED))
     jax.tree.map(np.testing.assert_array_equal, least, played(given, decision, every=False))
@@ -437,8 +465,10 @@ def by_bytes_and_what_is_there(demand, region, *, previous=None, key=None):
     return Plan(Circuits(count if previous is None else count + 0 * previous.circuits.count.astype(count.dtype)))
 
 
-@pytest.mark.parametrize("policy", [by_bytes, by_bytes_and_what_is_there])
-def test_all_to_alls_of_a_pair_take_turns_and_find_the_circuits_of_the_other_pass(policy):
+@pytest.mark.parametrize(
+    ("policy", "cold"), [(by_bytes, False), (by_bytes_and_what_is_there, False), (by_bytes_and_what_is_there, True)]
+)
+def test_all_to_alls_of_a_pair_take_turns_and_find_the_circuits_of_the_other_pass(policy, cold):
     # One block a pass: combine gradient, dispatch, dispatch gradient, combine.
     np.testing.assert_array_equal(lane_of(np.array([[True, False]]), 1), [[2, 0, 3, 1]])
     workload = job(pp=2, ep=8, experts=8, blocks=2, micro_batches=4, schedule="dualpipe", overlap_passes=True)
@@ -449,17 +479,16 @@ def test_all_to_alls_of_a_pair_take_turns_and_find_the_circuits_of_the_other_pas
     sizes = 2 ** np.arange(8).reshape(2, 4)  # of block and micro-batch: any difference tells between which two
     tokens = np.zeros((2, 4, 8, 8))
     tokens[:, :, 0, 2] = sizes
-    for cold in (False, True):
-        given = workload, Region(4, 8.0, 6, 1.0), jnp.asarray(tokens), policy
-        found = exchanges_between(*given, first=First(cold=cold))
-        for stage in range(2):
-            layer, micro_batch = (at[stage, :, 0] for at in where.pick(2, 4))
-            size = [int(sizes[layer[at], micro_batch[at]]) for at, _ in ran]
-            for (at, which), now, then in zip(ran, size, [None if cold else size[-1], *size[:-1]], strict=True):
-                assert found.switch[stage, at, 0, which] == (now != then)
-                if then is not None:
-                    assert found.new_circuits[stage, at, 0, which] == abs(now - then) / 2
-            assert [size[at] != size[at - 1] for at in range(8, 12)] == [True] * 4
+    given = workload, Region(4, 8.0, 6, 1.0), jnp.asarray(tokens), policy
+    found = exchanges_between(*given, first=First(cold=cold))
+    for stage in range(2):
+        layer, micro_batch = (at[stage, :, 0] for at in where.pick(2, 4))
+        size = [int(sizes[layer[at], micro_batch[at]]) for at, _ in ran]
+        for (at, which), now, then in zip(ran, size, [None if cold else size[-1], *size[:-1]], strict=True):
+            assert found.switch[stage, at, 0, which] == (now != then)
+            if then is not None:
+                assert found.new_circuits[stage, at, 0, which] == abs(now - then) / 2
+        assert [size[at] != size[at - 1] for at in range(8, 12)] == [True] * 4
 
 
 def test_two_stages_hold_the_same_under_dualpipe_and_send_what_both_ends_do():
