@@ -4,7 +4,6 @@ Tests need the extra `dev`, which holds all others.
 """
 
 import gc
-import importlib.util
 import os
 import pathlib
 import signal
@@ -15,17 +14,14 @@ import jax
 import jaxtyping
 import pytest
 
-# Under MFABRIC_CHECK_SHAPES=1 the modules that annotate shapes are checked whenever they are called; the hook comes
-# before the first of them is imported. Numba compiles none of them, and a wrapper around its loops would stop it; other
-# annotations are pyright's to check.
+# Modules that annotate shapes are checked whenever they are called; the hook comes before the first of them is imported.
+# Numba compiles none of them, and a wrapper around its loops would stop it; other annotations are pyright's to check.
 PACKAGE = pathlib.Path(__file__).parents[1] / "mfabric_jax"
 WITH_SHAPES = [file for file in PACKAGE.rglob("*.py") if "from jaxtyping import" in file.read_text(encoding="utf-8")]
-CHECKS_SHAPES = bool(os.environ.get("MFABRIC_CHECK_SHAPES")) and importlib.util.find_spec("beartype") is not None
-if CHECKS_SHAPES:
-    jaxtyping.install_import_hook(
-        [".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts) for file in WITH_SHAPES],
-        "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",  # an int is a float
-    )
+jaxtyping.install_import_hook(
+    [".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts) for file in WITH_SHAPES],
+    "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",  # an int is a float
+)
 
 from mfabric_jax.support.platforms import OLDER_FUSIONS  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""Annotated shapes are checked whenever tests call the package under MFABRIC_CHECK_SHAPES=1; see `conftest.py`."""
+"""Annotated shapes are checked whenever tests call the package; see `conftest.py`."""
 
 import pathlib
 
@@ -13,16 +13,12 @@ import mfabric_jax
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.flows import FlowProblem, max_min_rates, star_completion
 from mfabric_jax.routing import all_to_all_time
-from tests.conftest import CHECKS_SHAPES
 from tests.mistakes import check_refused
-
-checked = pytest.mark.skipif(not CHECKS_SHAPES, reason="MFABRIC_CHECK_SHAPES is not set")
 
 REGION, CIRCUITS = Region(3, 8.0, 1), Circuits(np.zeros((3, 3), int))
 PROBLEM = FlowProblem(np.asarray([3.0, 4.0]), np.asarray([[0, 1], [1, -1], [-1, -1]]), cap=np.asarray([9.0, 9.0, 5.0]))
 
 
-@checked
 def test_a_wrong_shape_ends_in_an_error():
     assert all_to_all_time(REGION, CIRCUITS, jnp.ones((3, 3))) > 0
     for wrong in (jnp.ones((3, 4)), jnp.ones(3), jnp.ones((3, 3), int)):
@@ -31,7 +27,6 @@ def test_a_wrong_shape_ends_in_an_error():
     check_refused("demand must be", all_to_all_time, REGION, CIRCUITS, jnp.ones((3, 4)))  # as users see it
 
 
-@checked
 def test_every_module_that_annotates_shapes_is_checked():
     """`conftest.py` finds them by how they import jaxtyping."""
     root = pathlib.Path(mfabric_jax.__file__).parent
