@@ -14,7 +14,7 @@ import jax
 import jaxtyping
 import pytest
 
-# Modules that annotate shapes are checked whenever they are called; the hook comes before the first of them is imported.
+# Modules that annotate shapes are checked whenever they are called; the hook comes before the first import of them.
 # Numba compiles none of them, and a wrapper around its loops would stop it; other annotations are pyright's to check.
 PACKAGE = pathlib.Path(__file__).parents[1] / "mfabric_jax"
 WITH_SHAPES = [file for file in PACKAGE.rglob("*.py") if "from jaxtyping import" in file.read_text(encoding="utf-8")]
