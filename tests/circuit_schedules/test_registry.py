@@ -11,6 +11,7 @@ import pytest
 
 from mfabric_jax import InputError, Region
 from mfabric_jax.circuit_schedules import NAMES, get, lower_bound, registry, schedule_time
+from mfabric_jax.circuit_schedules.ending import schedule_end_s
 from mfabric_jax.circuit_schedules.registry import settings_of
 
 
@@ -40,7 +41,7 @@ def test_uniform_round_robin_is_the_closed_form(switches, slot_s):
 
 
 @pytest.mark.parametrize("directed", [True, False])
-@pytest.mark.parametrize("servers", [2, 3, 6, 7])
+@pytest.mark.parametrize("servers", [2, 6, 7])
 def test_round_robin_carries_everything(servers, directed):
     demand = drawn(servers)
     for switches, ports in ((1, 1), (1, 2), (3, 2)):
@@ -50,7 +51,7 @@ def test_round_robin_carries_everything(servers, directed):
         met = np.asarray(schedule.configurations).sum(0)
         cycles = math.ceil(demand[~np.eye(servers, dtype=bool)].max() / 0.9)
         np.testing.assert_array_equal(met, cycles * (1 - np.eye(servers)))
-        time = float(schedule_time(where, schedule, demand))
+        time = schedule_end_s(where, schedule, demand)
         assert lower_bound(demand, where, delay_s=0.25, **how) <= time < np.inf
         assert (schedule.delay_s, schedule.switches, schedule.directed) == (0.25, switches, directed)
 
@@ -69,7 +70,7 @@ def test_every_name_is_a_function_of_the_common_arguments():
         function = getattr(importlib.import_module(f"mfabric_jax.circuit_schedules.{called}"), called)
         assert function.__doc__
         schedule = get(name)(drawn(4), region(4, packet=0.5))
-        assert np.isfinite(float(schedule_time(region(4, packet=0.5), schedule, drawn(4))))
+        assert np.isfinite(schedule_end_s(region(4, packet=0.5), schedule, drawn(4)))
     assert settings_of("rotor") == ["slot_s"]
 
 

@@ -34,7 +34,7 @@ def assert_agree(stacked, rtol=1e-9, dtype=np.float64):
 
 
 def test_agrees_with_a_plain_simulation():
-    for n, groups in ((1, None), (5, None), (8, None), (4, 4), (8, 2)):
+    for n, groups in ((1, None), (8, None), (4, 4), (8, 2)):
         assert_agree(instances(n, groups))
 
 
@@ -42,8 +42,7 @@ def test_float32():
     # Each of the up to 64 events rounds the bytes left at 6e-8 of the largest flow; 1e-4 of a finish time is what that
     # can do to small flows that end late. "Twelve decades" is left to float64. The oracle sees the same rounded inputs.
     keep = np.array([kind != "twelve decades" for kind in DEMANDS for _ in PORTS])
-    for groups in (None, 2):
-        assert_agree([x[keep].astype(np.float32) for x in instances(8, groups)], 1e-4, np.float32)
+    assert_agree([x[keep].astype(np.float32) for x in instances(8, 2)], 1e-4, np.float32)
     # A port's room is what up to 16 subtractions left of it; a port that is nearly full loses digits with them.
     stars = [x.astype(np.float32) for x in instances(6)]
     exact = special(*(x.astype(float) for x in stars))[1]
@@ -64,7 +63,7 @@ special = jax.jit(jax.vmap(lambda *star: (star_completion(*star), star_rates(*st
 
 
 def test_equals_the_general_engine():
-    for n, groups in ((6, None), (13, None), (6, 2)):
+    for n, groups in ((6, None), (6, 2)):
         stars = instances(n, groups)
         racks = [] if groups else [np.zeros((len(stars[0]), 0))] * 2
         for got, want in zip(special(*stars), general(*stars, *racks), strict=True):
@@ -143,10 +142,10 @@ def test_slope_of_rates():
     # One source (port 3) to two destinations (ports 1 and 5): 1 and 2. More at destination 0 takes from the other.
     size = jnp.zeros((3, 3)).at[0, 1].set(1).at[0, 2].set(1)
     up, down = jnp.asarray([3.0, 1.0, 1.0]), jnp.asarray([1.0, 1.0, 5.0])
-    slope = jax.jacrev(lambda port: star_rates(size, up, port))(down)
+    slope = jax.jit(jax.jacrev(lambda port: star_rates(size, up, port)))(down)
     np.testing.assert_allclose(slope[0, 1], [0, 1, 0])
     np.testing.assert_allclose(slope[0, 2], [0, -1, 0])
-    np.testing.assert_allclose(jax.jacfwd(lambda port: star_rates(size, port, down))(up)[0, 2], [1, 0, 0])
+    np.testing.assert_allclose(jax.jit(jax.jacfwd(lambda port: star_rates(size, port, down)))(up)[0, 2], [1, 0, 0])
 
 
 FUSED = "fused:1"
@@ -163,10 +162,9 @@ def test_agrees_with_the_plain_kernel():
     # decades" is left to float64. 33 ports have two words of bits each; groups are of 4 and of 3 ports.
     for n, groups, dtype, rtol in (
         (3, None, np.float64, 1e-9),
-        (8, 2, np.float64, 1e-9),
         (6, 2, np.float64, 1e-9),
         (33, None, np.float64, 1e-9),
-        (8, None, np.float32, 1e-4),
+        (8, 2, np.float32, 1e-4),
     ):
         stars = [x[:8] if n > 8 else x for x in instances(n, groups)]
         stars = [x[: -4 if dtype == np.float32 else None].astype(dtype) for x in stars]
@@ -190,10 +188,11 @@ def test_derivatives_are_those_of_the_plain_kernel():
     size, up, down = (jnp.asarray(x[0]) for x in instances(3))
 
     def slope(kernel):
-        return jax.grad(lambda up: star_completion(size, up, down, kernel=kernel).max())(up)
+        return jax.jit(jax.grad(lambda up: star_completion(size, up, down, kernel=kernel).max()))(up)
 
-    np.testing.assert_allclose(slope(FUSED), slope("xla:1"), rtol=1e-9)
-    assert np.any(np.asarray(slope(FUSED)) != 0)
+    found = slope(FUSED)
+    np.testing.assert_allclose(found, slope("xla:1"), rtol=1e-9)
+    assert np.any(np.asarray(found) != 0)
 
 
 def lowered(n, batch, platform, dtype=np.float32, **kernel):
@@ -204,12 +203,13 @@ def lowered(n, batch, platform, dtype=np.float32, **kernel):
 
 def test_a_platform_has_its_kernel():
     # A GPU has one program for each instance, whatever their number; a CPU has chunks, 4 of 256 here.
-    for n, dtype in ((1, np.float64), (12, np.float32), (64, np.float32), (64, np.float64)):
+    for n, dtype in ((1, np.float64), (64, np.float32)):
         text = lowered(n, 5, "cuda", dtype)
         assert "triton" in text
         assert "stablehlo.while" not in text
-    assert "triton" not in lowered(8, 1024, "cpu")
-    assert "tensor<4x8x8x256xf32>" in lowered(8, 1024, "cpu")
+    text = lowered(8, 1024, "cpu")
+    assert "triton" not in text
+    assert "tensor<4x8x8x256xf32>" in text
     # 128 endpoints are too many for its registers: the whole batch runs in step.
     text = lowered(128, 300, "cuda")
     assert "triton" not in text

@@ -15,7 +15,7 @@ from tests.oracles import circuit_schedule
 from tests.oracles.tree import tree
 from tests.routing.schedules import draw, region
 
-KINDS = [(4, 1, True, True, True), (4, 2, False, True, False), (4, 3, True, False, False)]
+KINDS = [(4, 1, True, True, True), (4, 3, False, False, False)]
 
 
 @functools.partial(jax.jit, static_argnames="kind")
@@ -73,9 +73,11 @@ def test_the_way_back_over_one_switch_takes_what_the_way_there_took():
 
 
 def test_derivatives_are_differences_through_experts_too():
-    configurations, seconds, switch, demand, ports, packet, delay = draw(3, *KINDS[1])
+    configurations, seconds, switch, demand, ports, packet, delay = draw(3, 4, 2, False, True, False)
     where = region(4, 2 * ports, packet, delay)
 
+    @jax.jit
+    @functools.partial(jax.value_and_grad, argnums=(0, 1))
     def end(seconds, demand):
         schedule = CircuitSchedule(configurations, seconds, switch, switches=2, all_stop=False, first_free=True)
         return block_ends(arrivals(where, schedule, demand), 1.0, 0.1, 0.2).combine_s
@@ -85,8 +87,8 @@ def test_derivatives_are_differences_through_experts_too():
         jnp.asarray(rng.normal(size=seconds.shape) * (seconds > 0)),
         jnp.asarray(rng.normal(size=demand.shape) * (demand > 0)),
     )
-    ahead, behind = (end(*(a + h * w for a, w in zip(at, way, strict=True))) for h in (1e-6, -1e-6))
-    found = jax.grad(end, (0, 1))(*at)
+    ahead, behind = (end(*(a + h * w for a, w in zip(at, way, strict=True)))[0] for h in (1e-6, -1e-6))
+    _, found = end(*at)
     np.testing.assert_allclose(
         sum((f * w).sum() for f, w in zip(found, way, strict=True)), (ahead - behind) / 2e-6, rtol=1e-5
     )

@@ -70,6 +70,7 @@ def test_by_hand():
 def test_derivatives_are_differences():
     one = jax.tree.map(jnp.asarray, draw(7))
 
+    @jax.jit
     def end(time, circuit_s, batch, token):
         return block_ends(one._replace(time=time, circuit_s=circuit_s), 2.0, batch, token).combine_s
 

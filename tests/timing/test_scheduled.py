@@ -240,7 +240,7 @@ def test_a_function_of_numbers_has_no_schedule():
 
 def test_bandwidths_and_delays_have_schedules_of_their_own():
     axes = {"network.nic_gbps": [100.0, 400.0], "circuits.delay_s": [1e-6, 1e-3, 0.1]}
-    every = several({"circuits.schedule": "whole-pair"}, axes)
+    every = several({"circuits.schedule": "whole-pair", "traffic.drawn": 1}, axes)
     found = [one["iteration_s"] for one in simulate(every).rows()]
     alone = [row(one)["iteration_s"] for one in every]
     np.testing.assert_allclose(found, alone, rtol=1e-12)
