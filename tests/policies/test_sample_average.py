@@ -22,9 +22,10 @@ from tests.batches import assert_batch_is_its_loop
 from tests.oracles.relay_programme import best_relay_shares
 from tests.policies.drawn import SEEDS, SOME_EPS, any_degrees, assert_legal, hostile
 
-SERVERS, MANY = 4, 8
+SERVERS, FEW, MANY = 4, 4, 8
 RISKS = "mean", "cvar:0.25", "worst"
 QUICK = {"rounds": 4, "steps": 40, "share_steps": 150}
+NONE = np.zeros((SERVERS, SERVERS), np.int32)  # in place before: one program for all tests
 
 
 def drawn(seed, many=MANY, servers=SERVERS):
@@ -62,6 +63,24 @@ def planned(demand, region, weights=None, risk="mean", routes="adaptive", routin
     return sample_average(demand, region, weights=weights, risk=risk, routes=routes, routing=routing, **QUICK)
 
 
+RELAY = "mean", "adaptive", "relay"
+
+
+@functools.partial(jax.jit, static_argnums=(4, 5, 6))
+@functools.partial(eqx.debug.assert_max_traces, max_traces=5)
+def anywhere(demand, degrees, electrical, before, risk, routes, routing):
+    """Five programs of all fast tests: numbers, and which circuits were in place, compile none."""
+    region, previous = Region(SERVERS, 400.0, degrees, electrical), None if before is None else Plan(Circuits(before))
+    return sample_average(demand, region, previous=previous, risk=risk, routes=routes, routing=routing, **QUICK)
+
+
+def few(demand, degrees=3, electrical=1.0, how=RELAY):
+    """The plan of FEW demands."""
+    degrees = np.broadcast_to(degrees, SERVERS).astype(np.int32)
+    before = NONE if how[1:] == RELAY[1:] else None
+    return anywhere(np.asarray(demand, float), degrees, np.asarray(electrical, float), before, *how)
+
+
 def over_bound(region, plan, demand):
     """Of each sample, under shares of its own or the same for all."""
     shares = plan.shares if plan.shares.ndim == 4 else [plan.shares] * len(demand)
@@ -73,7 +92,7 @@ def test_no_circuits_are_much_better_in_brute_force():
     region = Region(SERVERS, 400.0, 2, 1.0)
     gaps = {"mean": [], "worst": []}
     for seed in range(3):
-        demand = drawn(seed)
+        demand = drawn(seed, FEW)
         bounds = [degree_bound(region, one) for one in demand]
         every = [
             [
@@ -83,7 +102,7 @@ def test_no_circuits_are_much_better_in_brute_force():
             for count in every_circuit(SERVERS, 2)
         ]
         for risk, measure in (("mean", np.mean), ("worst", np.max)):
-            found = measure(over_bound(region, planned(demand, region, risk=risk), demand))
+            found = measure(over_bound(region, few(demand, 2, how=(risk, *RELAY[1:])), demand))
             gaps[risk].append(found / min(map(measure, every)) - 1)
     for gap in gaps.values():
         assert min(gap) > -1e-6
@@ -136,8 +155,8 @@ def test_the_slope_of_the_relaxation_is_that_of_differences():
     samples = samples_of(jnp.asarray(drawn(0, 3)), Region(SERVERS, 400.0, 3, jnp.asarray(1.0)))
     at = [jnp.asarray(rng.normal(0, 0.5, shape)) for shape in ((SERVERS, SERVERS), (3, 3 * SERVERS + 2, SERVERS))]
     for strength in (0.0, 0.7):
-        function = functools.partial(_softened, samples, strength)
-        slope = jax.grad(function, (0, 1))(*at)
+        function = functools.partial(_softened, samples, jnp.asarray(strength))
+        slope = _slope(samples, jnp.asarray(strength), *at)
         for place in (0, 1):
             toward = jnp.asarray(rng.normal(size=at[place].shape))
             step = 1e-5
@@ -145,29 +164,23 @@ def test_the_slope_of_the_relaxation_is_that_of_differences():
             np.testing.assert_allclose((slope[place] * toward).sum(), (ends[0] - ends[1]) / (2 * step), rtol=1e-6)
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def _softened(samples, strength, logits, potentials):
-    return softened_time(samples, logits, potentials, jnp.asarray(0.1), jnp.asarray(strength), 1.0)
-
-
 @jax.jit
-@functools.partial(eqx.debug.assert_max_traces, max_traces=1)
-def any_case(demand, degrees, electrical, before):
-    region = Region(SERVERS, 400.0, degrees, electrical)
-    relayed = sample_average(demand, region, previous=Plan(Circuits(before)), **QUICK)
-    fixed = sample_average(demand, region, routes="fixed", risk="cvar:0.5", rounds=1, steps=3)
-    others = [sample_average(demand, region, routing=name, rounds=2).circuits.count for name in ("unsplit", "split")]
-    return relayed, fixed, others
+def _softened(samples, strength, logits, potentials):
+    return softened_time(samples, logits, potentials, jnp.asarray(0.1), strength, 1.0)
+
+
+_slope = jax.jit(jax.grad(_softened, (2, 3)))
 
 
 @settings(max_examples=25, derandomize=True)
 @given(SEEDS, any_degrees(SERVERS), SOME_EPS)
 def test_legal_whatever_the_demands(seed, degrees, electrical):
-    degrees = np.asarray(degrees, np.int32)
-    demand = np.stack([hostile(seed + n, SERVERS) for n in range(3)]).astype(float)
-    relayed, fixed, others = any_case(demand, degrees, np.asarray(electrical, float), np.zeros((4, 4), np.int32))
-    for count in (relayed.circuits.count, fixed.circuits.count, *others):
-        assert_legal(count, degrees)
+    demand = np.stack([hostile(seed + n, SERVERS) for n in range(FEW)])
+    relayed = few(demand, degrees, electrical)
+    fixed = few(demand, degrees, electrical, ("cvar:0.5", "fixed", "relay"))
+    others = [few(demand, degrees, electrical, (*RELAY[:2], name)) for name in ("unsplit", "split")]
+    for plan in (relayed, fixed, *others):
+        assert_legal(plan.circuits.count, degrees)
     for shares in (*relayed.shares, fixed.shares):
         check_shares(np.asarray(shares), SERVERS)
 
@@ -175,21 +188,27 @@ def test_legal_whatever_the_demands(seed, degrees, electrical):
 def test_unsplit_and_split_are_no_worse_than_greedy_for_the_mean():
     region = Region(SERVERS, 400.0, 3, 1.0)
     for routing, seed in itertools.product(("unsplit", "split"), range(3)):
-        demand = drawn(seed)
+        demand = drawn(seed, FEW)
         bound = np.array([degree_bound(region, one) for one in demand])
         mean = (demand / bound[:, None, None]).mean(0)
-        counts = planned(demand, region, routing=routing).circuits, get("greedy-next")(mean, region).circuits
+        counts = few(demand, how=(*RELAY[:2], routing)).circuits, get("greedy-next")(mean, region).circuits
         times = [np.mean([fluid_lower_bound(region, c, d, routing=routing) for d in demand] / bound) for c in counts]
         assert times[0] <= times[1] * (1 + 1e-9)
 
 
-def test_one_demand_is_a_sample_and_a_batch_is_its_loop():
-    region = Region(SERVERS, 400.0, 3, 1.0)
-    one, sample = planned(drawn(1)[0], region), planned(drawn(1)[:1], region)
+def test_one_demand_is_a_sample():
+    region, (demand, *_) = Region(SERVERS, 400.0, 3, 1.0), drawn(1)
+    one, sample = (sample_average(some, region, **QUICK | {"steps": 0}) for some in (demand, demand[None]))
     np.testing.assert_array_equal(one.circuits.count, sample.circuits.count)
     np.testing.assert_array_equal(one.shares, sample.shares[0])
-    cases = [(jnp.asarray(drawn(seed)), jnp.asarray(degree)) for seed, degree in ((0, 3), (1, 2), (2, 3))]
-    assert_batch_is_its_loop(lambda d, degree: planned(d, Region(SERVERS, 400.0, degree, 1.0)).circuits.count, cases)
+
+
+def test_a_batch_is_its_loop():
+    cases = [
+        (jnp.asarray(drawn(seed, FEW)), np.full(SERVERS, degree, np.int32), np.ones(()))
+        for seed, degree in ((0, 3), (1, 2), (2, 3))
+    ]
+    assert_batch_is_its_loop(lambda *case: anywhere(*case, None, *RELAY[:2], "split").circuits.count, cases)
 
 
 def test_only_the_unfinished_go_on():
