@@ -16,6 +16,14 @@ TRAIN = "--kind index --routing split --steps 2 --batch 2 --sizes 4 --log-every 
 pytestmark = pytest.mark.usefixtures("command_line")
 
 
+@pytest.fixture(autouse=True)
+def few_families(monkeypatch):
+    """All of them take long to compile; tests/apps/learning/test_train.py has one of each."""
+    from mfabric_jax.apps.learning import demands
+
+    monkeypatch.setattr(demands, "BROAD", {})
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("train")
