@@ -12,7 +12,7 @@ from mfabric_jax.case import presets
 from mfabric_jax.evaluate import solving
 from mfabric_jax.evaluate.problem import problem_of
 from mfabric_jax.evaluate.resolving.resolved import PUBLISHED, calibration_fits
-from mfabric_jax.evaluate.rows.points import DRAWN_AGAIN
+from mfabric_jax.evaluate.rows import points
 from mfabric_jax.evaluate.rows.results import record_of_cases
 from mfabric_jax.evaluate.solving import problem_at
 from mfabric_jax.traffic import from_knobs, workload_knobs
@@ -97,12 +97,12 @@ def test_servers_are_as_full_on_the_fabric_where_it_was_measured():
         pytest.param("network.goodput", [0.7, 0.8, 0.9, 1.0], marks=pytest.mark.slow),
     ],
 )
-def test_many_cases_have_the_rates_of_each_alone(path, values):
+def test_many_cases_have_the_rates_of_each_alone(path, values, monkeypatch):
     """Every case is one in which the iteration was measured, of many that are columns of one program, too."""
     case = small(ON | {TOOK: 1.2 * row(small(ON))["iteration_s"]})
-    delays = [1e-6 * at for at in range(DRAWN_AGAIN // len(values) + 1)]
-    many = simulate(cases(case, {"network.link_delay_s": delays, path: values})).rows()
-    assert len(many) > DRAWN_AGAIN
+    monkeypatch.setattr(points, "DRAWN_AGAIN", 4)
+    many = simulate(cases(case, {"network.link_delay_s": (delays := [0.0, 1e-6]), path: values})).rows()
+    assert len(many) > points.DRAWN_AGAIN
     for at, value in enumerate(values):
         alone = row(case.with_({"network.link_delay_s": delays[1], path: value}))
         found = many[len(values) + at]
@@ -119,7 +119,7 @@ def test_what_was_measured_elsewhere_is_solved_once(monkeypatch):
     monkeypatch.setattr(solving, "bisect_efficiency", lambda *given: solved.append(given) or 0.4)
     cleared = vars(solving.solve_efficiency)["cache_clear"]
     cleared()
-    axes = {"circuits.delay_s": [0.001 * at for at in range(DRAWN_AGAIN)], "network.nic_gbps": [100, 200]}
+    axes = {"circuits.delay_s": [0.001 * at for at in range(points.DRAWN_AGAIN)], "network.nic_gbps": [100, 200]}
     many = simulate(cases(case, axes)).rows()
     cleared()
     assert {one["achieved_over_peak"] for one in many} == {0.4}
