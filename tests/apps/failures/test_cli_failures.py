@@ -23,6 +23,7 @@ def test_failures(capsys, tmp_path):
     paths = {"kinds": "electrical-nic+link", "iteration": 1, "stage": 3, "server": 1}
     words = [word for path, value in paths.items() for word in ("--set", f"failures.{path}={value}")]
     words += ["--set", "run.iterations=2", "--set", "network.radix=8", "--dp", "8", "--gpus", "512"]
+    words += ["--micro-batches", "2"]
     assert status(*FAILURES, *words, "--out", str(out), "--figures", str(pictures)) == 0
     output = capsys.readouterr()
     rows, config = read_rows(out)
