@@ -139,7 +139,8 @@ def test_a_batch_over_demands_and_regions_equals_its_loop():
         (jnp.asarray(hostile(seed, SERVERS), float), nics[n], np.ones(()), np.ones(()), keys[n], NONE)
         for n, seed in enumerate((0, 3, 7))
     ]
-    assert_batch_is_its_loop(lambda *case: (planned(*case)[0].circuits.count, planned(*case)[1]), cases, rtol=1e-6)
+    # Of the plan alone: what the bounds take to compile, here once more, is a third.
+    assert_batch_is_its_loop(lambda *case: planned(*case)[0], cases, rtol=1e-6, atol=1e-6)
 
 
 def test_circuits_in_place_stay_where_they_are_as_good():
