@@ -157,6 +157,7 @@ def test_files_leave_details_out(tmp_path, command_line):
     brief = {name for kind in KINDS for name, column in KINDS[kind].items() if not column.detail}
     assert len(brief) <= 250
     words = ("compare", "--model", "llama-moe", "--gpus", "16", "--fabric", "fat-tree", "--nic-gbps", "100")
+    words += ("--efficiency", "0.5", "--micro-batches", "1")
     for name, more in {"brief": (), "whole": ("--all-columns",)}.items():
         assert status(*words, *more, "--out", tmp_path / f"{name}.csv") == 0
     (some,), (every,) = (read_rows(tmp_path / f"{name}.csv")[0] for name in ("brief", "whole"))
