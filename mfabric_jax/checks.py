@@ -76,7 +76,7 @@ COUNTS = {  # largest value of each count
     **dict.fromkeys(("servers", "gpus_per_server", "gpus_per_rank", "attention_gpus"), 2**18),
     **dict.fromkeys(("gpus", "tp", "ep", "pp", "dp"), 2**24),
     **dict.fromkeys(("chunks", "overlap_parts", "drawn"), 2**10),
-    **dict.fromkeys(("blocks", "num_hidden_layers"), 2**12),
+    **dict.fromkeys(("blocks", "num_hidden_layers", "num_layers", "n_layers"), 2**12),
     **dict.fromkeys(("experts", "num_experts", "num_local_experts", "n_routed_experts"), 2**16),
     **dict.fromkeys(("micro_batches", "scenarios"), 2**12),
     **dict.fromkeys(("iterations", "samples", "instances", "share_steps"), 2**16),

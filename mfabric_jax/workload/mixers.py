@@ -77,8 +77,11 @@ class GroupedQuery(_Mixer):
 
     - `kv_heads`: equals `heads` for multi-head attention; `window`: tokens that a query sees; 0: all.
     - `value_dim`: width of a head's values; 0: `head_dim`. `gated`: a gate multiplies the output (arXiv 2505.06708).
+    - `query_rank`: rank of the projection to queries (multi-matrix factorization attention, arXiv 2412.19255); 0: full.
+    - `index_top_k`: tokens that a query sees, chosen by an indexer of `index_heads` heads of width `index_dim`; 0: all,
+      without an indexer. Its keys are cached as keys and values are.
 
-    Raise `InputError` unless dimensions are whole numbers and `kv_heads` divides `heads`.
+    Raise `InputError` unless dimensions are whole numbers and `kv_heads` divides `heads`, and for an indexer in part.
     """
 
     heads: int
@@ -87,9 +90,14 @@ class GroupedQuery(_Mixer):
     window: int = 0
     value_dim: int = 0
     gated: bool = False
+    query_rank: int = 0
+    index_heads: int = 0
+    index_dim: int = 0
+    index_top_k: int = 0
 
     def __post_init__(self) -> None:
-        _check_dimensions(self, or_none=("window", "value_dim"))
+        _check_dimensions(self, or_none=("window", "value_dim", "query_rank", *_INDEXER))
+        _check_indexer(self)
         if self.heads % self.kv_heads:
             raise checks.InputError(f"attention.kv_heads must divide the {self.heads} heads, got {self.kv_heads}.")
 
@@ -101,36 +109,71 @@ class GroupedQuery(_Mixer):
     def _out(self) -> int:
         return self.heads * self._value
 
+    @property
+    def _keys(self) -> int:
+        """Width of the keys and values of all heads."""
+        return self.kv_heads * (self.head_dim + self._value)
+
+    @property
+    def _index_width(self) -> int:
+        """Width of the indexer's queries and key."""
+        return (self.index_heads + 1) * self.index_dim
+
+    @property
+    def _most(self) -> int:
+        """Tokens that a query sees at most; 0: all."""
+        return min(filter(None, (self.window, self.index_top_k)), default=0)
+
     def score_flops(self, sequence: int) -> float:
-        return 2 * _mean_seen(sequence, self.window) * self.heads * (self.head_dim + self._value)
+        seen = 2 * _mean_seen(sequence, self._most) * self.heads * (self.head_dim + self._value)
+        return seen + sequence * self.index_heads * self.index_dim
 
     def passed_on(self, tokens: int, sequences: int) -> int:
-        """Return the elements of keys and values; a window does not reduce them."""
-        return tokens * self.kv_heads * (self.head_dim + self._value)
+        """Return the elements of keys and values (and of the indexer's key); a window does not reduce them."""
+        return tokens * (self._keys + self.index_dim)
 
     def activation_elements(self, hidden: int) -> dict[str, float]:
-        """Return the elements of input, normed input, queries with keys and values (and gates), and output."""
-        qkv = self.heads * self.head_dim + self.kv_heads * (self.head_dim + self._value) + self.gated * self._out
-        return {"input": hidden, "norm": hidden, "qkv": qkv, "out": self._out}
+        """Return the elements of input, normed input, queries with keys and values (and gates, and those of the
+        indexer), and output; queries from a latent, and the latent before and after its norm, by themselves."""
+        queries, others = self.heads * self.head_dim, self._keys + self.gated * self._out + self._index_width
+        ends = {"input": hidden, "norm": hidden, "out": self._out}
+        if not self.query_rank:
+            return ends | {"qkv": queries + others}
+        return ends | {"latents": 2 * self.query_rank, "mla-up": queries, "qkv": others}
 
     def products(self, hidden: int) -> list[tuple[int, int]]:
-        keys = self.kv_heads * (self.head_dim + self._value)
-        return [(hidden, self.heads * self.head_dim + self.gated * self._out + keys), (self._out, hidden)]
+        queries, others = self.heads * self.head_dim, self._keys + self.gated * self._out
+        rank = [(hidden, self.query_rank + others), (self.query_rank, queries)]
+        indexer = [(hidden, self._index_width)] if self.index_heads else []
+        return [*(rank if self.query_rank else [(hidden, queries + others)]), *indexer, (self._out, hidden)]
+
+    @property
+    def ups(self) -> tuple[int, ...]:
+        """Indices of those `products` that project from latents."""
+        return (1,) if self.query_rank else ()
 
     @property
     def width(self) -> float:
         return (self.head_dim + self._value) / 2
 
     def pointwise_elements(self) -> float:
-        """Return the elements of rotated queries and keys, and of the gated output, read and written."""
-        return 2 * self.head_dim * (self.heads + self.kv_heads) + self.gated * 3 * self._out
+        """Return the elements of rotated queries and keys (and those of the indexer), of the latent's norm, and of the
+        gated output, read and written."""
+        rotated = self.head_dim * (self.heads + self.kv_heads) + self._index_width
+        return 2 * (rotated + self.query_rank) + self.gated * 3 * self._out
 
     def cached(self, context: Any) -> Any:
-        return _least(context, self.window) * self.kv_heads * (self.head_dim + self._value)
+        return _least(context, self.window) * self._keys + context * self.index_dim
 
     def decoding(self, context: Any) -> tuple[DecodingWork, ...]:
-        flops = 2 * self.heads * (self.head_dim + self._value) * _least(context, self.window)
-        return (DecodingWork(self.cached(context), 0.0 * context, flops),)
+        """Return attention over the tokens that the query sees, after the indexer over all of them, if there is one."""
+        seen, none = _least(context, self._most), 0.0 * context
+        flops = 2 * self.heads * (self.head_dim + self._value) * seen
+        attention = DecodingWork(seen * self._keys, none, flops)
+        if not self.index_heads:
+            return (attention,)
+        index = DecodingWork(context * self.index_dim, none, 2 * self.index_heads * self.index_dim * context)
+        return index, attention
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,9 +182,11 @@ class Latent(_Mixer):
 
     - `query_rank`: 0 if queries are projected directly.
     - `index_top_k`: tokens that a query sees, chosen by an indexer of `index_heads` heads of width `index_dim`
-      (DeepSeek Sparse Attention, arXiv 2512.02556); 0: all, without an indexer. Its keys are cached in FP8.
+      (DeepSeek Sparse Attention, arXiv 2512.02556); 0: all, without an indexer. Its keys are cached in FP8. Without
+      `index_heads` the tokens are those that an earlier block's indexer chose.
+    - `gated`: a gate multiplies the output.
 
-    Raise `InputError` for a dimension that is not a whole number, and for an indexer without heads.
+    Raise `InputError` for a dimension that is not a whole number, and for an indexer in part.
     """
 
     heads: int
@@ -153,16 +198,14 @@ class Latent(_Mixer):
     index_heads: int = 0
     index_dim: int = 0
     index_top_k: int = 0
+    gated: bool = False
 
     whole_cache: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _check_dimensions(self, or_none=("query_rank", "index_heads", "index_dim", "index_top_k"))
-        indexer = self.index_heads, self.index_dim, self.index_top_k
-        if any(indexer) and not all(indexer):
-            raise checks.InputError(
-                f"attention.index_heads, index_dim and index_top_k must all be above 0, or all 0, got {list(indexer)}."
-            )
+        _check_dimensions(self, or_none=("query_rank", *_INDEXER))
+        if self.index_heads or self.index_dim:
+            _check_indexer(self)
 
     @property
     def _query_width(self) -> int:
@@ -182,8 +225,10 @@ class Latent(_Mixer):
         """Return the elements of input, normed input, latents (before and after their norms), queries with keys and
         values (and those of the indexer), and output."""
         latents = 2 * self.query_rank + 2 * self.kv_rank + self.rope_dim
-        up = 2 * self._query_width + self.heads * self.value_dim + self._index_width
-        return {"input": hidden, "norm": hidden, "latents": latents, "mla-up": up, "out": self.heads * self.value_dim}
+        values = self.heads * self.value_dim
+        up = 2 * self._query_width + values + self._index_width
+        gate = {"qkv": values} if self.gated else {}
+        return {"input": hidden, "norm": hidden, "latents": latents, "mla-up": up, "out": values} | gate
 
     @property
     def _index_width(self) -> int:
@@ -197,6 +242,8 @@ class Latent(_Mixer):
         if self.index_heads:
             others += [(self.query_rank or hidden, self.index_heads * self.index_dim)]
             others += [(hidden, self.index_dim + self.index_heads)]
+        if self.gated:
+            others += [(hidden, self.heads * self.value_dim)]
         out = (self.heads * self.value_dim, hidden)
         return [*(query if self.query_rank else [(hidden, self._query_width)]), *others, out]
 
@@ -210,9 +257,9 @@ class Latent(_Mixer):
         return (self.nope_dim + self.rope_dim + self.value_dim) / 2
 
     def pointwise_elements(self) -> float:
-        """Return the elements for norms of latents, rotated parts of queries, concatenated keys and values, and the
-        indexer's queries and keys."""
-        latents = 2 * (self.query_rank + self.kv_rank)
+        """Return the elements for norms of latents, rotated parts of queries, concatenated keys and values, the
+        indexer's queries and keys, and the gated output."""
+        latents = 2 * (self.query_rank + self.kv_rank) + self.gated * 3 * self.heads * self.value_dim
         together = 2 * (self.nope_dim + self.value_dim) + self.rope_dim
         indexer = 2 * self.index_dim * (self.index_heads + 1) if self.index_heads else 0
         return latents + self.heads * (2 * self.rope_dim + together) + indexer
@@ -281,16 +328,22 @@ class Linear(_Recurrent):
 @dataclasses.dataclass(frozen=True)
 class GatedDelta(_Recurrent):
     """Gated delta rule (arXiv 2412.06464), as in Qwen3-Next: `key_heads` heads of queries and keys of width `key_dim`,
-    `value_heads` of values of width `value_dim`; a causal convolution over `convolution` tokens before it."""
+    `value_heads` of values of width `value_dim`; a causal convolution over `convolution` tokens before it.
+
+    - `decay_rank`: rank of the projection to one decay for every channel of the keys, as in Kimi Delta Attention (arXiv
+      2510.26692); 0: one decay for every head. `gate_rank`: rank of the projection to the output gate; 0: full.
+    """
 
     key_heads: int
     value_heads: int
     key_dim: int
     value_dim: int
     convolution: int = 4
+    decay_rank: int = 0
+    gate_rank: int = 0
 
     def __post_init__(self) -> None:
-        _check_dimensions(self, or_none=("convolution",))
+        _check_dimensions(self, or_none=("convolution", "decay_rank", "gate_rank"))
         if self.value_heads % self.key_heads:
             what = f"attention.key_heads must divide the {self.value_heads} value_heads"
             raise checks.InputError(f"{what}, got {self.key_heads}.")
@@ -317,12 +370,17 @@ class GatedDelta(_Recurrent):
 
     def activation_elements(self, hidden: int) -> dict[str, float]:
         """Return the elements of input, normed input, queries, keys and values (before and after the convolution) with
-        output gate and two numbers per head, and output."""
-        qkv = 2 * self._mixed + self._values + 2 * self.value_heads
+        output gate, decays and a number per head, and output."""
+        decays = self.value_heads * self.key_dim + self.decay_rank if self.decay_rank else self.value_heads
+        qkv = 2 * self._mixed + self._values + self.gate_rank + decays + self.value_heads
         return {"input": hidden, "norm": hidden, "qkv": qkv, "out": self._values}
 
     def products(self, hidden: int) -> list[tuple[int, int]]:
-        return [(hidden, self._mixed + self._values + 2 * self.value_heads), (self._values, hidden)]
+        gate, decay = self.gate_rank or self._values, self.decay_rank or self.value_heads
+        first = [(hidden, self._mixed + gate + decay + self.value_heads)]
+        first += [(self.gate_rank, self._values)] if self.gate_rank else []
+        first += [(self.decay_rank, self.value_heads * self.key_dim)] if self.decay_rank else []
+        return [*first, (self._values, hidden)]
 
     @property
     def width(self) -> float:
@@ -387,7 +445,54 @@ class Mamba2(_Recurrent):
         return 2 * self._mixed + 3 * self._inner
 
 
-Kind = GroupedQuery | Latent | Linear | GatedDelta | Mamba2
+@dataclasses.dataclass(frozen=True)
+class Mamba1(_Recurrent):
+    """State space of Mamba 1 (arXiv 2312.00752): `inner` channels, each with `state_dim` states and a time step from a
+    latent of `rank`; a causal convolution over `convolution` tokens before it."""
+
+    inner: int
+    state_dim: int
+    rank: int
+    convolution: int = 4
+
+    def __post_init__(self) -> None:
+        _check_dimensions(self, or_none=("convolution",))
+
+    @property
+    def state(self) -> int:
+        return self.inner * self.state_dim
+
+    @property
+    def _small(self) -> int:
+        """Width of the latent of time steps, and of what enters and leaves states."""
+        return self.rank + 2 * self.state_dim
+
+    def small_params(self, hidden: int) -> int:
+        """Return the parameters of the convolution, and a rate of decay for each state."""
+        return self.inner * (self.convolution + self.state_dim)
+
+    def score_flops(self, sequence: int) -> float:
+        """Return the FLOPs per token that form every state's decay (2), decay and update it and read it (5)."""
+        return 7 * self.state + 2 * self.inner * self.convolution
+
+    def activation_elements(self, hidden: int) -> dict[str, float]:
+        """Return the elements of input, normed input, convolution (before and after), gate, time steps and what enters
+        and leaves states, and output."""
+        return {"input": hidden, "norm": hidden, "qkv": 4 * self.inner + self._small, "out": self.inner}
+
+    def products(self, hidden: int) -> list[tuple[int, int]]:
+        return [(hidden, 2 * self.inner), (self.inner, self._small), (self.rank, self.inner), (self.inner, hidden)]
+
+    @property
+    def width(self) -> float:
+        return self.state_dim
+
+    def pointwise_elements(self) -> float:
+        """Return the elements of the convolution and of the gated output, read and written."""
+        return 5 * self.inner
+
+
+Kind = GroupedQuery | Latent | Linear | GatedDelta | Mamba2 | Mamba1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -435,6 +540,17 @@ def up_params(attention: Attention, hidden: int) -> float:
         (share, math.prod(kind.products(hidden)[number])) for kind, share in attention.shares for number in kind.ups
     )
     return sum(share * params for share, params in every)
+
+
+_INDEXER = ("index_heads", "index_dim", "index_top_k")
+
+
+def _check_indexer(kind: Any) -> None:
+    indexer = [getattr(kind, name) for name in _INDEXER]
+    if any(indexer) and not all(indexer):
+        raise checks.InputError(
+            f"attention.index_heads, index_dim and index_top_k must all be above 0, or all 0, got {indexer}."
+        )
 
 
 def _check_dimensions(kind: Any, or_none: tuple[str, ...] = ()) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from mfabric_jax import checks
 from mfabric_jax.checks import InputError
 from mfabric_jax.support.text_files import read_mapping
-from mfabric_jax.workload.mixers import Attention, GatedDelta, GroupedQuery, Latent, Linear, Mamba2, Mixed
+from mfabric_jax.workload.mixers import Attention, GatedDelta, GroupedQuery, Latent, Linear, Mamba1, Mamba2, Mixed
 from mfabric_jax.workload.models import CONFIG, OF_MODEL, Architecture
 from mfabric_jax.workload.released import KEY, released_facts
 
@@ -17,7 +17,7 @@ SNAPSHOT = re.compile("[0-9a-f]{40}")  # name of a downloaded folder: its commit
 NONE = "none"  # the kind of blocks without a mixer
 KINDS: dict[str, Any] = {
     **{"grouped-query": GroupedQuery, "latent": Latent, "linear": Linear, "gated-delta": GatedDelta},
-    "state-space": Mamba2,
+    **{"state-space": Mamba2, "mamba-1": Mamba1},
     NONE: lambda: None,
 }
 OF_JOB = {  # fields of a model file that are settings of `job`, with their paths there

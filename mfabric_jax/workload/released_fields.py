@@ -24,7 +24,7 @@ NO_NUMBER = re.compile(
     | (?!qk_).*rope.* | .*rotary.* | .*max_position_embeddings | initial_context_length | max_model_len
     | max_sequence_length | model_max_length | attn_temperature_tuning | attn_scale | floor_scale | for_llm_compressor
     | router_.* | .*aux_loss.* | seq_aux | scoring_func | routed_scaling_factor | shared_moe_mode
-    | pretraining_tp | ep_size | intermediate_size
+    | pretraining_tp | ep_size | intermediate_size | .*placeholder | moe_router_dtype
     """,
     re.VERBOSE,
 )
@@ -33,11 +33,12 @@ OTHER_MODEL = re.compile(
     ^index_ | ^indexer | sparse | ^linear_ | ^gdn_ | ^kda_ | delta | mamba | ssm | conv | ^hybrid | sliding | window
     | ^swa_ | ^attn_layer | ^full_attn | attention_interval | (?<!^mlp_)layer_types | layers_block_type | layer_pattern
     | block_pattern | ^zero_expert | compress | lightning | lora_rank | ^qk_ | ^v_head_dim | attn_output_gate
-    | ^altup | ^hc_ | ^n_streams | ^engram | ^latent | ^global_head_dim | ^num_global | ^ngram
+    | ^altup | ^hc_ | ^n_streams | ^engram | ^latent | ^global_head_dim | ^num_global | ^ngram | ^use_cla | ^cla_
+    | ^share_q_dim | kv_shared | per_layer_input | ^residual_moe | latent_size | ^routed_expert_hidden | ^o_groups
     """,
     re.VERBOSE,
 )
-GATED = ("silu", "swish", "swiglu", "gelu", "gelu_new", "gelu_pytorch_tanh", "geglu", "quick_gelu")
+GATED = ("silu", "swish", "swiglu", "swigluoai", "situ", "gelu", "gelu_new", "gelu_pytorch_tanh", "geglu", "quick_gelu")
 SAME = {  # fields that repeat a fact under another name
     **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), "experts"),
     **dict.fromkeys(("num_experts_per_tok", "experts_per_token", "moe_topk", "moe_top_k"), "top_k"),
@@ -46,17 +47,25 @@ SAME = {  # fields that repeat a fact under another name
 MOST_SHOWN = 8
 
 
-def check_unread(unread: Mapping[str, Any], facts: Mapping[str, Any], kind: str, named: str) -> None:
+def check_unread(unread: Mapping[str, Any], facts: Mapping[str, Any], kind: str, named: str, table: str = "") -> None:
     """Raise `InputError` for unread fields that mean another model than `model_type` does; warn of the other unread
-    fields."""
+    fields. `table`: that of the model of text, whose wrapper's fields are only named."""
     left = {field: value for field, value in unread.items() if _counts(field, value, facts)}
-    if other := [f"{field} = {value!r:.40}" for field, value in left.items() if _means_other(field)]:
+    inside = f"{table}." if table else ""
+    means_other = (field for field in left if field.startswith(inside) and _means_other(field))
+    if other := [f"{field} = {left[field]!r:.40}" for field in means_other]:
         more = f" and {len(other) - MOST_SHOWN} more" if len(other) > MOST_SHOWN else ""
         raise InputError(
             f"{named} has {', '.join(other[:MOST_SHOWN])}{more}, which {kind} does not have: without them the numbers "
             f"would be those of another model."
         )
     name_unread(named, "fields", left)
+
+
+def lost_fields(unread: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
+    """Return the unread fields that may change a number, those that mean another computation first."""
+    left = [field for field, value in unread.items() if _counts(field, value, facts)]
+    return sorted(left, key=lambda field: not _means_other(field))
 
 
 def _counts(field: str, value: Any, facts: Mapping[str, Any]) -> bool:

@@ -87,14 +87,14 @@ REFUSED = [
     (
         released("Qwen3-30B-A3B", model_type="llama"),
         "model_type of",
-        "must be one that is known (mixtral, qwen2_moe",
-        "got 'llama'.",
+        "must be one that is known, got 'llama': its fields are those of qwen3_moe",
+        "known are mixtral, qwen2_moe",
     ),
     # a model that is renamed to one that looks alike
     (
-        released("DeepSeek-V3", index_topk=1024, index_n_heads=32, index_head_dim=64, model_type="deepseek_v32"),
-        "model_type of",
-        "got 'deepseek_v32'.",
+        released("DeepSeek-V3", index_topk=1024, index_n_heads=32, hc_mult=4, o_groups=8, model_type="deepseek_v4"),
+        "must be one that is known, got 'deepseek_v4': it resembles deepseek_v2 most, which would lose index_topk, ",
+        "index_n_heads, hc_mult, o_groups; known are mixtral",
     ),
     (
         released("DeepSeek-V3", index_topk=1024, index_n_heads=32, index_head_dim=64),
