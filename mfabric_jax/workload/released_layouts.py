@@ -206,9 +206,12 @@ def _minimax_m3(config: Config) -> Facts:
     some = {0: full, 1: _grouped_query(config, gated=gated, index_heads=heads, index_dim=width, index_top_k=tokens)}
     sparse.no_number("sparse_score_type", "sparse_init_block", "sparse_local_block")
     sparse.blocks = config.whole("num_hidden_layers", at_least=1)
-    kinds = sparse.each("sparse_attention_freq", (0, 1)) if sparse.flag("use_sparse_attention", True) else []
-    without = sparse.each("sparse_disable_index_value", (0, 1))
-    if [kind for kind, no in zip(kinds, without or kinds, strict=True) if kind and not no]:
+    kinds, without = (sparse.each(field, (0, 1)) for field in ("sparse_attention_freq", "sparse_disable_index_value"))
+    if not sparse.flag("use_sparse_attention", True):
+        kinds = []
+    elif not kinds or not without:
+        raise InputError(f"{sparse.named} must have the fields sparse_attention_freq and sparse_disable_index_value.")
+    elif any(kind > no for kind, no in zip(kinds, without, strict=True)):
         raise InputError(f"sparse_disable_index_value of {sparse.named} must be 1 in every sparse block.")
     config.called(num_nextn_predict_layers=("num_nextn_predict_layers", "num_mtp_modules"))
     config.no_number("num_mtp_modules", "swiglu_alpha")
@@ -471,7 +474,7 @@ def _nemotron(config: Config) -> Facts:
         "expert_hidden": config.whole("moe_intermediate_size", at_least=1),
         "expert_width": config.whole("moe_latent_size", 0),
         "shared_hidden": shared,
-        "dense_blocks": places["mlp"],
+        "dense_blocks": places["mlp"] or 0,
         "dense_hidden": config.whole("intermediate_size", at_least=1) if places["mlp"] else 0,
         "bare_blocks": tuple(sorted(places["mamba"] + places["attention"])),
         "matrices": 2,

@@ -87,7 +87,7 @@ REFUSED = [
     (
         released("Qwen3-30B-A3B", model_type="llama"),
         "model_type of",
-        "must be one that is known, got 'llama': its fields are those of qwen3_moe",
+        "must be one that is known, got 'llama': its fields are those of qwen2_moe",
         "known are mixtral, qwen2_moe",
     ),
     # a model that is renamed to one that looks alike
