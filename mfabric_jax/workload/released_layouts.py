@@ -67,8 +67,7 @@ def _listed(config: Config) -> Callable[[int], bool] | None:
     if kinds := config.each("mlp_layer_types", ("dense", "sparse")):
         config.no_number("first_k_dense_replace", "moe_layer_freq", "decoder_sparse_step", "mlp_only_layers")
         return lambda block: kinds[block] == "sparse"
-    if config.is_list("moe_layer_freq"):
-        some = config.each("moe_layer_freq", (0, 1))
+    if config.is_list("moe_layer_freq") and (some := config.each("moe_layer_freq", (0, 1))):
         config.no_number("first_k_dense_replace")
         return lambda block: some[block] == 1
     return None
