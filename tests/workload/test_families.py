@@ -13,6 +13,7 @@ from mfabric_jax.support.unread import Unread
 from mfabric_jax.workload.catalog import get_model
 from mfabric_jax.workload.mixers import GatedDelta, GroupedQuery, Latent, Mamba1, Mamba2, Mixed
 from mfabric_jax.workload.models import Architecture
+from tests.workload.configs import RELEASED
 from tests.workload.families import COUNTED_BEFORE, FAMILIES, NANO_PATTERN, Family
 
 
@@ -96,6 +97,9 @@ def test_text_in_a_wrapper_is_read_and_the_other_parts_are_named(released):
     assert released(config | {"tie_word_embeddings": True}).tied  # the wrapper's holds
     assert released({"model_type": "my_pictures", "llm_config": config["text_config"]}).params() == plain.params()
     assert released(config["text_config"]).params() == plain.params()
+    air = RELEASED["GLM-4.5-Air"].config
+    seeing = {"model_type": "glm4v_moe", "text_config": air | {"model_type": "glm4v_moe_text"}}
+    assert released(seeing).params() == released(air).params()
     bare = {key: value for key, value in FAMILIES["MiniMax-M3"].config["text_config"].items() if key != "model_type"}
     assert released(bare | {"model_type": "minimax_m3"}).params() == FAMILIES["MiniMax-M3"].total
 
