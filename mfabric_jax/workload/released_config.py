@@ -40,6 +40,10 @@ class Config:
         """Mark as read the fields that change no number in this layout."""
         self.read[self.path].update(fields)
 
+    def not_counted(self, *fields: str) -> None:
+        """Mark as not read the fields that say what no number has, so that they are named."""
+        self.read[self.path].difference_update(fields)
+
     def found(self, field: str) -> str:
         """Return the name under which the table has a field; the layout's first name for it if the table lacks it."""
         others = self.names.get(field, ())

@@ -270,6 +270,7 @@ def _step(config: Config) -> Facts:
     config.no_number("yarn_only_types", "swiglu_limits", "swiglu_limits_shared", "use_rope_layers")
     config.word("att_impl_type", "GQA", ("GQA", "MFA"))
     predicted = config.whole("num_nextn_predict_layers", 0)
+    config.not_counted("num_nextn_predict_layers")  # dense blocks
     full = _grouped_query(config, query_rank=config.whole("share_q_dim", 0))
     kinds, local = config.each("layer_types", (SLIDING, FULL), further=predicted), full
     if SLIDING in kinds:
@@ -285,7 +286,7 @@ def _step(config: Config) -> Facts:
             query_rank=full.query_rank,
         )
     more = _dense(config, _step_experts(config), "intermediate_size")
-    more |= {"shared_hidden": config.whole("share_expert_dim", 0), "next_tokens": predicted}
+    more |= {"shared_hidden": config.whole("share_expert_dim", 0)}
     mix = _attention_mix(kinds, {SLIDING: local, FULL: full}, full)
     return _common(config, "num_experts", "moe_intermediate_size", mix, **more)
 
@@ -315,7 +316,7 @@ def _ernie(config: Config) -> Facts:
     end = blocks - 1 if last == -1 else last
     more = _dense(config, lambda block: (block + 1) % step == 0 and first <= block <= end, "intermediate_size")
     shared = config.whole("moe_num_shared_experts", 0) * config.whole("moe_intermediate_size", at_least=1)
-    more |= {"shared_hidden": shared, "next_tokens": config.whole("num_nextn_predict_layers", 0)}
+    more |= {"shared_hidden": shared}
     return _common(config, "num_experts", "moe_intermediate_size", _grouped_query(config), tied=True, **more)
 
 

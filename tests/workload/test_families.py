@@ -36,10 +36,14 @@ def counted(model, matrices, **kind):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.filterwarnings("error::mfabric_jax.support.unread.Unread")
 def test_parameters_are_those_by_hand_and_the_published_ones(released, name):
     family: Family = FAMILIES[name]
-    model = released(family.config)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = released(family.config)
+    named = [str(warning.message).rpartition(": ")[2] for warning in caught]
+    dense = name in ("Step-3.5-Flash", "Step-3.7-Flash", "ERNIE-4.5-300B-A47B")  # blocks that predict, without experts
+    assert named == (["num_nextn_predict_layers."] if dense else [])
     assert model.params() == pytest.approx(family.total, rel=1e-12)
     assert model.params(active=True) == pytest.approx(family.active, rel=1e-12)
     sizes = counted(model, family.counted[0]), counted(model, family.counted[1], active=True)
