@@ -51,6 +51,7 @@ def test_parameters_are_those_by_hand_and_the_published_ones(released, name):
 
 
 @pytest.mark.parametrize("name", COUNTED_BEFORE)
+@pytest.mark.filterwarnings("ignore::mfabric_jax.support.unread.Unread")
 def test_parameters_are_those_that_others_counted(released, name):
     total, active, matrices = COUNTED_BEFORE[name]
     model = released(FAMILIES[name].config)
@@ -58,6 +59,7 @@ def test_parameters_are_those_that_others_counted(released, name):
     assert counted(model, matrices, active=True) == pytest.approx(active, rel=0.005)
 
 
+@pytest.mark.filterwarnings("ignore::mfabric_jax.support.unread.Unread")
 def test_kinds_of_blocks(released):
     def of(name):
         return released(FAMILIES[name].config)
