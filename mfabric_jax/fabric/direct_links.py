@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Num
 
 from mfabric_jax import units
@@ -196,7 +195,7 @@ class DirectLinks(eqx.Module, LinkRates):
     """
 
     servers: int = eqx.field(static=True)
-    nic_gbps: Num[ArrayLike, ""]
+    nic_gbps: Float[Array | np.ndarray, ""] | np.floating[Any] | float
     nics: Any = eqx.field(static=True, default=8)
     ring_nics: Any = 2
     stage_nics: Any = 1

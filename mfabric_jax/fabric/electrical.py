@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import numpy as np
-from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Num
+from jaxtyping import Array, Float
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, one_of, positive, whole
@@ -50,7 +49,7 @@ class Electrical(eqx.Module):
     rail-optimised fabric therefore carries an all-to-all as fast as a fat-tree. Defaults: arXiv 2501.03905.
     """
 
-    nic_gbps: Num[ArrayLike, ""]
+    nic_gbps: Float[Array | np.ndarray, ""] | np.floating[Any] | float
     nics: int = eqx.field(static=True, default=8)
     oversubscription: Float[Array, ""] | float | None = None
     nic_use: str = eqx.field(static=True, default="own")

@@ -5,8 +5,7 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import numpy as np
-from jax.typing import ArrayLike
-from jaxtyping import Num
+from jaxtyping import Array, Float
 
 from mfabric_jax.checks import InputError, concrete
 from mfabric_jax.fabric.direct_links import LinkRates
@@ -27,7 +26,7 @@ class GraphLinks(eqx.Module, LinkRates):
 
     graph_file: Any = eqx.field(static=True)  # `graph_file.GraphFile`
     servers: int = eqx.field(static=True)
-    nic_gbps: Num[ArrayLike, ""]
+    nic_gbps: Float[Array | np.ndarray, ""] | np.floating[Any] | float
     nics: float = eqx.field(static=True)
     ring_nics: Any = None
     stage_nics: Any = None

@@ -44,7 +44,7 @@ class Region(eqx.Module):
     """
 
     servers: int = eqx.field(static=True)
-    nic_gbps: Num[ArrayLike, ""]
+    nic_gbps: Float[Array | np.ndarray, ""] | np.floating[Any] | float
     optical_degree: Num[Array, ""] | Num[Array, "S"] | int = 6
     electrical_nics: Num[Array, ""] | Num[Array, "S"] | float = 2
     delay_s: Float[Array, ""] | float = 0.025

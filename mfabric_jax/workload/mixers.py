@@ -11,7 +11,7 @@ out of parameters: they cost next to nothing. Each class has
   a fused kernel that stores no scores); `pointwise_elements()`: elements per token that kernels between products and
   scores read or write;
 - `passed_on(tokens, sequences)`: elements that a context-parallel rank sends to the next one (arXiv 2310.01889);
-- `cached(context)`, `index_bytes(context)`, `state`: elements and bytes that a request holds in decoding, and elements
+- `cache_elements(context)`, `index_bytes(context)`, `state`: elements and bytes that a request holds in decoding, and elements
   of its state in float32, whatever the context; `whole_cache`: every GPU that splits heads holds the whole cache;
 - `decoding(context)`: what each kernel of a decoding step reads and computes.
 """
@@ -51,7 +51,7 @@ class _Mixer:
     def small_params(self, hidden: int) -> int:
         return 0
 
-    def cached(self, context: Any) -> Any:
+    def cache_elements(self, context: Any) -> Any:
         return 0.0 * context
 
     def index_bytes(self, context: Any) -> Any:
@@ -162,7 +162,7 @@ class GroupedQuery(_Mixer):
         rotated = self.head_dim * (self.heads + self.kv_heads) + self._index_width
         return 2 * (rotated + self.query_rank) + self.gated * 3 * self._out
 
-    def cached(self, context: Any) -> Any:
+    def cache_elements(self, context: Any) -> Any:
         return _least(context, self.window) * self._keys + context * self.index_dim
 
     def decoding(self, context: Any) -> tuple[DecodingWork, ...]:
@@ -264,7 +264,7 @@ class Latent(_Mixer):
         indexer = 2 * self.index_dim * (self.index_heads + 1) if self.index_heads else 0
         return latents + self.heads * (2 * self.rope_dim + together) + indexer
 
-    def cached(self, context: Any) -> Any:
+    def cache_elements(self, context: Any) -> Any:
         return context * (self.kv_rank + self.rope_dim)
 
     def index_bytes(self, context: Any) -> Any:
@@ -349,7 +349,7 @@ class GatedDelta(_Recurrent):
             raise checks.InputError(f"{what}, got {self.key_heads}.")
 
     @property
-    def _mixed(self) -> int:
+    def _convolution_width(self) -> int:
         """Width of queries, keys and values."""
         return 2 * self.key_heads * self.key_dim + self._values
 
@@ -362,22 +362,22 @@ class GatedDelta(_Recurrent):
         return self._values * self.key_dim
 
     def small_params(self, hidden: int) -> int:
-        return self._mixed * self.convolution
+        return self._convolution_width * self.convolution
 
     def score_flops(self, sequence: int) -> float:
         """Return the FLOPs per token: each head's state is read for its key, corrected, and read for its query."""
-        return 6 * self.state + 2 * self._mixed * self.convolution
+        return 6 * self.state + 2 * self._convolution_width * self.convolution
 
     def activation_elements(self, hidden: int) -> dict[str, float]:
         """Return the elements of input, normed input, queries, keys and values (before and after the convolution) with
         output gate, decays and a number per head, and output."""
         decays = self.value_heads * self.key_dim + self.decay_rank if self.decay_rank else self.value_heads
-        qkv = 2 * self._mixed + self._values + self.gate_rank + decays + self.value_heads
+        qkv = 2 * self._convolution_width + self._values + self.gate_rank + decays + self.value_heads
         return {"input": hidden, "norm": hidden, "qkv": qkv, "out": self._values}
 
     def products(self, hidden: int) -> list[tuple[int, int]]:
         gate, decay = self.gate_rank or self._values, self.decay_rank or self.value_heads
-        first = [(hidden, self._mixed + gate + decay + self.value_heads)]
+        first = [(hidden, self._convolution_width + gate + decay + self.value_heads)]
         first += [(self.gate_rank, self._values)] if self.gate_rank else []
         first += [(self.decay_rank, self.value_heads * self.key_dim)] if self.decay_rank else []
         return [*first, (self._values, hidden)]
@@ -388,7 +388,7 @@ class GatedDelta(_Recurrent):
 
     def pointwise_elements(self) -> float:
         """Return the elements of the convolution and of the gated and normed output, read and written."""
-        return 2 * self._mixed + 3 * self._values
+        return 2 * self._convolution_width + 3 * self._values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -412,7 +412,7 @@ class Mamba2(_Recurrent):
         return self.heads * self.head_dim
 
     @property
-    def _mixed(self) -> int:
+    def _convolution_width(self) -> int:
         """Width of what the convolution reads: values, and inputs and outputs of states."""
         return self._inner + 2 * self.groups * self.state_dim
 
@@ -421,20 +421,20 @@ class Mamba2(_Recurrent):
         return self._inner * self.state_dim
 
     def small_params(self, hidden: int) -> int:
-        return self._mixed * self.convolution
+        return self._convolution_width * self.convolution
 
     def score_flops(self, sequence: int) -> float:
         """Return the FLOPs per token that decay and update each head's states and read them."""
-        return 5 * self.state + 2 * self._mixed * self.convolution
+        return 5 * self.state + 2 * self._convolution_width * self.convolution
 
     def activation_elements(self, hidden: int) -> dict[str, float]:
         """Return the elements of input, normed input, convolution (before and after), gate and time steps, and
         output."""
-        inside = 2 * self._mixed + self._inner + self.heads
+        inside = 2 * self._convolution_width + self._inner + self.heads
         return {"input": hidden, "norm": hidden, "qkv": inside, "out": self._inner}
 
     def products(self, hidden: int) -> list[tuple[int, int]]:
-        return [(hidden, self._inner + self._mixed + self.heads), (self._inner, hidden)]
+        return [(hidden, self._inner + self._convolution_width + self.heads), (self._inner, hidden)]
 
     @property
     def width(self) -> float:
@@ -442,7 +442,7 @@ class Mamba2(_Recurrent):
 
     def pointwise_elements(self) -> float:
         """Return the elements of the convolution and of the gated and normed output, read and written."""
-        return 2 * self._mixed + 3 * self._inner
+        return 2 * self._convolution_width + 3 * self._inner
 
 
 @dataclasses.dataclass(frozen=True)

@@ -59,8 +59,7 @@ def _unknown(config: Config, kind: str) -> str:
     what = f"{KEY} of {config.named} must be one that is known, got {kind!r:.80}"
     known = f"known are {', '.join(LAYOUTS)}"
     if near is None:
-        none = "its fields fit none" if any("expert" in field for field in config.values) else "it has no experts"
-        return f"{what}: {none}; {known}."
+        return f"{what}: its fields fit none; {known}."
     layout, lost = near
     if not lost:
         return f"{what}: its fields are those of {layout}; {known}."

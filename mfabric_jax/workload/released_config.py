@@ -32,7 +32,7 @@ class Config:
         self.names: dict[str, tuple[str, ...]] = {}
         self.blocks: int | None = None
 
-    def called(self, **names: Names) -> None:
+    def rename(self, **names: Names) -> None:
         """State under which other names this layout has some fields."""
         self.names |= {field: (other,) if isinstance(other, str) else other for field, other in names.items()}
 
@@ -44,17 +44,17 @@ class Config:
         """Mark as not read the fields that say what no number has, so that they are named."""
         self.read[self.path].difference_update(fields)
 
-    def found(self, field: str) -> str:
+    def name_of(self, field: str) -> str:
         """Return the name under which the table has a field; the layout's first name for it if the table lacks it."""
         others = self.names.get(field, ())
         some = [name for name in (*others, field) if self.values.get(name) is not None]
         return next(iter(some), (*others, field)[0])
 
     def has(self, field: str) -> bool:
-        return self.values.get(self.found(field)) is not None
+        return self.values.get(self.name_of(field)) is not None
 
     def is_list(self, field: str) -> bool:
-        return isinstance(self.values.get(self.found(field)), list)
+        return isinstance(self.values.get(self.name_of(field)), list)
 
     def _value(self, field: str, default: Any) -> Any:
         self.no_number(field)
@@ -65,12 +65,12 @@ class Config:
 
     def whole(self, field: str, default: Any = NEEDED, at_least: int = 0) -> int:
         """Return a whole number; `default` if the field is missing or null."""
-        name = self.found(field)
+        name = self.name_of(field)
         return checks.whole(f"{name} of {self.named}", self._value(name, default), at_least=at_least)
 
     def same(self, field: str, default: Any = NEEDED, at_least: int = 0) -> int:
         """Return a whole number, or that of a list of equal numbers, one for each block."""
-        name = self.found(field)
+        name = self.name_of(field)
         value = self._value(name, default)
         if not isinstance(value, list):
             return checks.whole(f"{name} of {self.named}", value, at_least=at_least)
@@ -81,7 +81,7 @@ class Config:
         return numbers[0]
 
     def flag(self, field: str, default: bool = False) -> bool:
-        value = self._value(self.found(field), default)
+        value = self._value(self.name_of(field), default)
         if not isinstance(value, bool):
             raise InputError(f"{field} of {self.named} must be true or false, got {value!r:.80}.")
         return value

@@ -62,7 +62,7 @@ def _dense(config: Config, has_experts: Callable[[int], bool], hidden: str) -> F
     }
 
 
-def _listed(config: Config) -> Callable[[int], bool] | None:
+def _expert_list(config: Config) -> Callable[[int], bool] | None:
     """Which blocks have experts, if the file lists it."""
     if kinds := config.each("mlp_layer_types", ("dense", "sparse")):
         config.no_number("first_k_dense_replace", "moe_layer_freq", "decoder_sparse_step", "mlp_only_layers")
@@ -75,7 +75,7 @@ def _listed(config: Config) -> Callable[[int], bool] | None:
 
 def _after_dense(config: Config, attention: Attention, dense: str = "intermediate_size", **more: Any) -> Facts:
     """The first blocks are dense; every `moe_layer_freq`-th later block has experts, in groups."""
-    has_experts = _listed(config)
+    has_experts = _expert_list(config)
     if has_experts is None:
         first, step = config.whole("first_k_dense_replace", 0), config.whole("moe_layer_freq", 1, at_least=1)
         has_experts = lambda block: block >= first and block % step == 0  # noqa: E731
@@ -109,18 +109,18 @@ def _olmoe(config: Config) -> Facts:
 def _grok(config: Config) -> Facts:
     for scale in ("attn_output_multiplier", "max_attn_value", "embedding_multiplier_scale", "output_multiplier_scale"):
         config.no_number(scale)
-    config.called(num_experts="num_local_experts")
+    config.rename(num_experts="num_local_experts")
     return _common(config, "num_experts", "intermediate_size", _grouped_query(config), tied=True)
 
 
 def _dbrx(config: Config) -> Facts:
     """The fields of attention and FFN lie in tables of their own."""
-    config.called(num_hidden_layers="n_layers", hidden_size="d_model", num_attention_heads="n_heads")
+    config.rename(num_hidden_layers="n_layers", hidden_size="d_model", num_attention_heads="n_heads")
     config.no_number("max_seq_len", "resid_pdrop", "emb_pdrop", "num_key_value_heads")
     attention, ffn = config.inside("attn_config"), config.inside("ffn_config")
     kv_heads = attention.whole("kv_n_heads", at_least=1)
     attention.no_number("attn_pdrop", "tie_word_embeddings")
-    ffn.called(num_experts_per_tok="moe_top_k")
+    ffn.rename(num_experts_per_tok="moe_top_k")
     ffn.no_number("moe_jitter_eps", "moe_loss_weight", "moe_normalize_expert_weights", "uniform_expert_assignment")
     ffn.no_number("tie_word_embeddings")
     if ffn.has("ffn_act_fn"):
@@ -146,7 +146,7 @@ def _qwen(config: Config) -> Facts:
 
 def _qwen_experts(config: Config, attention: Attention, **more: Any) -> Facts:
     """Every `decoder_sparse_step`-th block has experts, except those in `mlp_only_layers`."""
-    has_experts = _listed(config)
+    has_experts = _expert_list(config)
     if has_experts is None:
         step, without = config.whole("decoder_sparse_step", 1, at_least=1), config.each("mlp_only_layers")
         has_experts = lambda block: (block + 1) % step == 0 and block not in without  # noqa: E731
@@ -212,10 +212,10 @@ def _minimax_m3(config: Config) -> Facts:
         raise InputError(f"{sparse.named} must have the fields sparse_attention_freq and sparse_disable_index_value.")
     elif any(kind > no for kind, no in zip(kinds, without, strict=True)):
         raise InputError(f"sparse_disable_index_value of {sparse.named} must be 1 in every sparse block.")
-    config.called(num_nextn_predict_layers=("num_nextn_predict_layers", "num_mtp_modules"))
+    config.rename(num_nextn_predict_layers=("num_nextn_predict_layers", "num_mtp_modules"))
     config.no_number("num_mtp_modules", "swiglu_alpha")
-    config.called(moe_intermediate_size=("moe_intermediate_size", "intermediate_size"))
-    config.called(n_routed_experts="num_local_experts")
+    config.rename(moe_intermediate_size=("moe_intermediate_size", "intermediate_size"))
+    config.rename(n_routed_experts="num_local_experts")
     shared = config.whole("n_shared_experts", 0) * config.whole("shared_intermediate_size", 0)
     mix = _attention_mix(kinds, some, full)
     return _after_dense(config, mix, "dense_intermediate_size", shared_hidden=shared)
@@ -255,7 +255,7 @@ def _gemma4(config: Config) -> Facts:
         config.no_number("vocab_size_per_layer_input")
     config.no_number("final_logit_softcapping", "use_bidirectional_attention")
     config.word("hidden_activation", "gelu_pytorch_tanh", ("gelu_pytorch_tanh", "gelu", "silu"))
-    config.called(num_experts_per_tok="top_k_experts")
+    config.rename(num_experts_per_tok="top_k_experts")
     more = {"shared_hidden": config.whole("intermediate_size", at_least=1)}
     mix = _attention_mix(kinds, {SLIDING: local, FULL: wide})
     return _common(config, "num_experts", "moe_intermediate_size", mix, tied=True, **more)
@@ -263,8 +263,8 @@ def _gemma4(config: Config) -> Facts:
 
 def _step(config: Config) -> Facts:
     """Step 3 projects queries through a rank; Step 3.5 and 3.7 have windows, with heads of their own."""
-    config.called(num_key_value_heads="num_attention_groups", num_experts="moe_num_experts")
-    config.called(num_experts_per_tok="moe_top_k", share_expert_dim="share_expert_dims")
+    config.rename(num_key_value_heads="num_attention_groups", num_experts="moe_num_experts")
+    config.rename(num_experts_per_tok="moe_top_k", share_expert_dim="share_expert_dims")
     config.no_number("max_seq_len", "use_head_wise_attn_gate", "norm_expert_weight", "need_fp32_gate", "zero_centered")
     config.no_number("use_moe_router_bias", "moe_router_scaling_factor", "moe_router_activation", "n_shared_experts")
     config.no_number("yarn_only_types", "swiglu_limits", "swiglu_limits_shared", "use_rope_layers")
@@ -276,7 +276,7 @@ def _step(config: Config) -> Facts:
     if SLIDING in kinds:
         other = config.inside("attention_other_setting") if config.has("attention_other_setting") else config
         if other is not config:
-            other.called(num_key_value_heads="num_attention_groups")
+            other.rename(num_key_value_heads="num_attention_groups")
             other.word("attention_type", SLIDING, (SLIDING,))
         local = GroupedQuery(
             heads=other.whole("num_attention_heads", full.heads, at_least=1),
@@ -312,7 +312,7 @@ def _ernie(config: Config) -> Facts:
     last = -1 if config.values.get("moe_layer_end_index") == -1 else config.whole("moe_layer_end_index", blocks - 1)
     config.no_number("moe_layer_end_index", "use_bias", "moe_norm_min", "moe_gate", "moe_gate_act", "moe_capacity")
     config.no_number("moe_use_aux_free", "moe_use_hard_gate")
-    config.called(num_experts_per_tok=("moe_k", "moe_topk"), num_experts="moe_num_experts")
+    config.rename(num_experts_per_tok=("moe_k", "moe_topk"), num_experts="moe_num_experts")
     end = blocks - 1 if last == -1 else last
     more = _dense(config, lambda block: (block + 1) % step == 0 and first <= block <= end, "intermediate_size")
     shared = config.whole("moe_num_shared_experts", 0) * config.whole("moe_intermediate_size", at_least=1)
@@ -322,8 +322,8 @@ def _ernie(config: Config) -> Facts:
 
 def _hunyuan(config: Config) -> Facts:
     """Every block has experts; their numbers may be listed, one for each block."""
-    config.called(num_experts_per_tok="moe_topk", head_dim="attention_head_dim")
-    config.called(moe_intermediate_size=("moe_intermediate_size", "intermediate_size"))
+    config.rename(num_experts_per_tok="moe_topk", head_dim="attention_head_dim")
+    config.rename(moe_intermediate_size=("moe_intermediate_size", "intermediate_size"))
     config.no_number("moe_drop_tokens", "moe_random_routing_dropped_token", "capacity_factor", "use_mixed_mlp_moe")
     config.no_number("attention_head_dim", "moe_layer_num_skipped", "norm_topk_prob", "group_limited_greedy")
     if config.whole("moe_layer_num_skipped", 0):
@@ -362,7 +362,7 @@ def _longcat(config: Config) -> Facts:
     layers = config.whole("num_layers", at_least=1)
     if config.values.get("num_hidden_layers") in (layers, 2 * layers):
         config.no_number("num_hidden_layers")
-    config.called(num_experts_per_tok="moe_topk", intermediate_size="ffn_hidden_size")
+    config.rename(num_experts_per_tok="moe_topk", intermediate_size="ffn_hidden_size")
     config.no_number("mla_scale_q_lora", "mla_scale_kv_lora")
     config.word("attention_method", "MLA", ("MLA", "mla"))
     experts, none = config.whole("n_routed_experts", at_least=1), config.whole("zero_expert_num", 0)
@@ -433,8 +433,8 @@ def _kimi_linear(config: Config) -> Facts:
     mix = _attention_mix([place in linear for place in range(1, blocks + 1)], {True: delta, False: latent})
     config.no_number("mla_use_nope", "moe_renormalize", "latent_moe_use_norm", "use_grouped_topk")
     config.no_number("moe_router_activation_func", "activation_situ_beta", "activation_situ_linear_beta")
-    config.called(n_routed_experts="num_experts", num_experts_per_tok="num_experts_per_token")
-    config.called(n_shared_experts="num_shared_experts", n_group="num_expert_group")
+    config.rename(n_routed_experts="num_experts", num_experts_per_tok="num_experts_per_token")
+    config.rename(n_shared_experts="num_shared_experts", n_group="num_expert_group")
     return _after_dense(config, mix, expert_width=config.whole("routed_expert_hidden_size", 0))
 
 
@@ -444,7 +444,7 @@ NEMOTRON = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
 def _nemotron(config: Config) -> Facts:
     """Every block is a mixer or an FFN; FFNs have two matrices. Experts may take vectors of another width."""
     kinds = _nemotron_blocks(config)
-    config.called(head_dim="attention_head_dim")
+    config.rename(head_dim="attention_head_dim")
     mamba = Mamba2(
         heads=config.whole("mamba_num_heads", at_least=1),
         head_dim=config.whole("mamba_head_dim", at_least=1),
@@ -523,7 +523,22 @@ def _jamba(config: Config) -> Facts:
     return _common(config, "num_experts", "intermediate_size", mix, **more)
 
 
+def _without_experts(config: Config) -> Facts:
+    """The FFN of every block is one expert, which takes every token."""
+    if not config.flag("use_sliding_window"):
+        config.no_number("sliding_window", "max_window_layers")
+    return {
+        "blocks": config.whole("num_hidden_layers", at_least=1),
+        "hidden": config.whole("hidden_size", at_least=1),
+        "attention": _grouped_query(config),
+        **{"experts": 1, "top_k": 1, "expert_hidden": config.whole("intermediate_size", at_least=1)},
+        "vocab": config.whole("vocab_size"),
+        "tied": config.flag("tie_word_embeddings", bool(config.tied)),
+    }
+
+
 LAYOUTS: dict[str, Callable[[Config], Facts]] = {
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), _without_experts),
     "mixtral": _mixtral,
     **dict.fromkeys(("qwen2_moe", "qwen3_moe", "qwen3_vl_moe_text"), _qwen),
     **dict.fromkeys(("qwen3_next", "qwen3_5_moe_text"), _qwen_next),

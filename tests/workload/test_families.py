@@ -178,8 +178,10 @@ def test_an_unknown_layout_is_refused_with_what_the_nearest_one_would_lose(relea
     assert "its fields are those of deepseek_v32" in refused(
         released, FAMILIES["DeepSeek-V3.2"].config | {"model_type": "seek"}
     )
-    dense = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2}
-    assert "got 'llama': it has no experts; known are" in refused(released, dense)
+    dense = {"model_type": "phi", "num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2}
+    assert "got 'phi': its fields fit none; known are" in refused(released, dense)
+    dense |= {"intermediate_size": 16, "vocab_size": 9}
+    assert "got 'phi': its fields are those of llama; known are" in refused(released, dense)
     assert "its fields fit none" in refused(released, {"model_type": "new", "num_experts": 8})
     inside = {
         "model_type": "kimi_k25",
@@ -224,6 +226,17 @@ def test_an_indexer_with_values_and_a_model_without_experts_are_refused(released
     assert "must be 1 in every sparse block" in refused(released, {"model_type": "minimax_m3_vl", "text_config": text})
     dense = FAMILIES["Gemma-4-26B-A4B"].config["text_config"] | {"enable_moe_block": False}
     assert "models without experts are not read" in refused(released, dense)
+
+
+def test_a_model_without_experts_has_one_that_takes_every_token(released):
+    """Llama-3.1-70B: 80 blocks of 2 x 8192 x (64 + 8) x 128 and 3 x 8192 x 28672, embedding and head (70.6 B as
+    published)."""
+    sizes = {"num_hidden_layers": 80, "hidden_size": 8192, "intermediate_size": 28672, "vocab_size": 128256}
+    heads = {"num_attention_heads": 64, "num_key_value_heads": 8, "tie_word_embeddings": False}
+    model = released({"model_type": "llama"} | sizes | heads)
+    by_hand = 80 * (2 * 8192 * (64 + 8) * 128 + 3 * 8192 * 28672) + 2 * 128256 * 8192
+    assert model.params() == model.params(active=True) == by_hand
+    assert (model.experts, model.choices, model.gate_params) == (1, 0, 0)
 
 
 WRONG = (None, "x", "", -1, 0, 1, 7, 1.5, True, False, [], [1], {}, {"a": 1}, 2**40, ["full_attention"], "2,3")

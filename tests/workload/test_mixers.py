@@ -29,14 +29,17 @@ def test_a_window_with_narrow_values_and_few_heads():
     assert layer.params(4096) == 4096 * (queries + keys + values) + out * 4096
     # Tokens after the first 128 see 128, less half of the window for the first ones: 128 - 128^2 / (2 x 4096).
     assert layer.score_flops(4096) == 2 * (128 - 128 * 128 / (2 * 4096)) * 64 * (192 + 128)
-    assert layer.cached(LONG) == 128 * (keys + values) == layer.cached(128)
-    assert layer.cached(100) == 100 * (keys + values)
+    assert layer.cache_elements(LONG) == 128 * (keys + values) == layer.cache_elements(128)
+    assert layer.cache_elements(100) == 100 * (keys + values)
     assert layer.decoding(LONG) == (DecodingWork(128 * 8 * 320, 0, 2 * 64 * 320 * 128),)
     assert layer.passed_on(1000, 3) == 1000 * 8 * 320
     assert (layer.state, layer.index_bytes(LONG), layer.whole_cache, layer.width) == (0, 0, False, 160)
     assert kept(layer, 4096) == 2 * 4096 + queries + keys + values + out
     # gpt-oss-120b: 18 blocks without a window hold keys and values of 8 heads of 64 in bf16.
-    assert 18 * 2 * (GroupedQuery(64, 8, 64).cached(LONG + 1) - GroupedQuery(64, 8, 64).cached(LONG)) == 36864
+    assert (
+        18 * 2 * (GroupedQuery(64, 8, 64).cache_elements(LONG + 1) - GroupedQuery(64, 8, 64).cache_elements(LONG))
+        == 36864
+    )
 
 
 def test_a_gated_output():
@@ -58,7 +61,7 @@ def test_queries_through_a_rank():
     assert layer.products(7168) == [(7168, 2048 + 512), (2048, 16384), (16384, 7168)]
     assert layer.ups == (1,)
     assert up_params(layer, 7168) == 2048 * 16384
-    assert (layer.cached(10), layer.score_flops(10)) == (10 * 512, 2 * 5 * 64 * 512)
+    assert (layer.cache_elements(10), layer.score_flops(10)) == (10 * 512, 2 * 5 * 64 * 512)
     assert layer.activation_elements(7168) == {
         "input": 7168,
         "norm": 7168,
@@ -76,7 +79,7 @@ def test_an_indexer_beside_grouped_queries():
     assert layer.params(6144) == 6144 * (64 + 2 * 4) * 128 + 6144 * 5 * 128 + 8192 * 6144
     # Half of the sequence is indexed on average; 2048 tokens are seen.
     assert layer.score_flops(LONG) == 2 * (2048 - 2048**2 / (2 * LONG)) * 64 * 256 + LONG * 4 * 128
-    assert layer.cached(LONG) == LONG * (4 * 256 + 128)
+    assert layer.cache_elements(LONG) == LONG * (4 * 256 + 128)
     index, attention = layer.decoding(LONG)
     assert index == DecodingWork(LONG * 128, 0, 2 * 4 * 128 * LONG)
     assert attention == DecodingWork(2048 * 4 * 256, 0, 2 * 64 * 256 * 2048)
@@ -96,7 +99,7 @@ def test_latent_attention_with_an_indexer():
     assert index == DecodingWork(0, LONG * 128, 2 * 64 * 128 * LONG)
     assert attention == DecodingWork(2048 * 576, 0, 2 * 128 * (512 + 64 + 512) * 2048)
     assert plain.decoding(LONG) == (DecodingWork(LONG * 576, 0, 2 * 128 * (512 + 64 + 512) * LONG),)
-    assert (layer.cached(LONG), layer.index_bytes(LONG)) == (LONG * 576, LONG * 128)
+    assert (layer.cache_elements(LONG), layer.index_bytes(LONG)) == (LONG * 576, LONG * 128)
     seen = 2048 - 2048**2 / (2 * LONG)
     assert layer.score_flops(LONG) == 2 * seen * 128 * (128 + 64 + 128) + LONG * 64 * 128
     assert layer.passed_on(5, 1) == 5 * (576 + 128)
@@ -104,7 +107,7 @@ def test_latent_attention_with_an_indexer():
     shared = Latent(128, 1536, 512, 128, 64, 128, index_top_k=2048)
     assert shared.params(7168) == plain.params(7168)
     assert shared.decoding(LONG) == (attention,)
-    assert (shared.index_bytes(LONG), shared.cached(LONG)) == (0, LONG * 576)
+    assert (shared.index_bytes(LONG), shared.cache_elements(LONG)) == (0, LONG * 576)
 
 
 def test_latent_attention_with_a_gated_output():
@@ -122,7 +125,7 @@ def test_a_gated_delta_rule():
     assert layer.state == 32 * 128 * 128
     # The state is read for the key, corrected by an outer product, and read for the query: 2 FLOPs an element each.
     assert layer.score_flops(10) == 6 * 32 * 128 * 128 + 2 * 8192 * 4 == layer.score_flops(LONG)
-    assert (layer.cached(LONG), layer.decoding(LONG)) == (0, ())
+    assert (layer.cache_elements(LONG), layer.decoding(LONG)) == (0, ())
     assert layer.passed_on(1000, 3) == 3 * 32 * 128 * 128
     assert kept(layer, 2048) == 2 * 2048 + 2 * 8192 + 4096 + 64 + 4096
     assert layer.pointwise_elements() == 2 * 8192 + 3 * 4096
@@ -146,7 +149,7 @@ def test_mamba_2():
     assert round(layer.params(2688) / 1e6, 1) == 38.7
     assert layer.state == 64 * 64 * 128
     assert layer.score_flops(LONG) == 5 * 64 * 64 * 128 + 2 * mixed * 4
-    assert (layer.cached(LONG), layer.index_bytes(LONG), layer.decoding(LONG)) == (0, 0, ())
+    assert (layer.cache_elements(LONG), layer.index_bytes(LONG), layer.decoding(LONG)) == (0, 0, ())
     assert layer.passed_on(1000, 2) == 2 * 64 * 64 * 128
     assert kept(layer, 2688) == 2 * 2688 + 2 * mixed + 4096 + 64 + 4096
 
@@ -159,7 +162,7 @@ def test_mamba_1():
     assert layer.params(4096) == sum(inner * outer for inner, outer in products) + 8192 * 4 + 8192 * 16
     assert layer.state == 8192 * 16
     assert layer.score_flops(LONG) == 7 * 8192 * 16 + 2 * 8192 * 4
-    assert (layer.cached(LONG), layer.passed_on(1000, 2)) == (0, 2 * 8192 * 16)
+    assert (layer.cache_elements(LONG), layer.passed_on(1000, 2)) == (0, 2 * 8192 * 16)
     assert kept(layer, 4096) == 2 * 4096 + 4 * 8192 + 256 + 32 + 8192
     assert (layer.width, layer.pointwise_elements()) == (16, 5 * 8192)
 

@@ -148,7 +148,7 @@ def cache_bytes(model: ServingModel, context: Any, gpus: int = 1) -> Any:
     blocks, size = model.architecture.blocks + model.drafting, CACHE[model.cache]
     total = 0.0 * context
     for kind, share in model.architecture.attention.shares:
-        held = kind.cached(context) * size + kind.index_bytes(context)
+        held = kind.cache_elements(context) * size + kind.index_bytes(context)
         total = total + share * held / (1 if kind.whole_cache else gpus)
     return blocks * total
 
