@@ -11,8 +11,9 @@ out of parameters: they cost next to nothing. Each class has
   a fused kernel that stores no scores); `pointwise_elements()`: elements per token that kernels between products and
   scores read or write;
 - `passed_on(tokens, sequences)`: elements that a context-parallel rank sends to the next one (arXiv 2310.01889);
-- `cache_elements(context)`, `index_bytes(context)`, `state`: elements and bytes that a request holds in decoding, and elements
-  of its state in float32, whatever the context; `whole_cache`: every GPU that splits heads holds the whole cache;
+- `cache_elements(context)`, `index_bytes(context)`: elements and bytes that a request holds in decoding; `state`:
+  elements of its state in float32, whatever the context; `whole_cache`: every GPU that splits heads holds the whole
+  cache;
 - `decoding(context)`: what each kernel of a decoding step reads and computes.
 """
 

@@ -98,13 +98,13 @@ class Architecture:
         without = {*self.bare_blocks, *(which if isinstance(which, tuple) else range(which))}
         return tuple(block for block in range(self.blocks) if block not in without)
 
-    @property
+    @functools.cached_property
     def dense_part(self) -> float:
         """Fraction of the blocks without experts that have a dense FFN; 1 if there are none."""
         plain = self.blocks - len(self.moe_blocks)
         return 1 - len(self.bare_blocks) / plain if plain else 1.0
 
-    @property
+    @functools.cached_property
     def mixer_part(self) -> float:
         """Fraction of the blocks that have a mixer."""
         return sum(share for _, share in self.attention.shares)
@@ -114,7 +114,7 @@ class Architecture:
         """Width of the vectors that travel to routed experts."""
         return self.expert_width or self.hidden
 
-    @property
+    @functools.cached_property
     def attention_params(self) -> float:
         """Parameters of one block's attention, mean over blocks."""
         return self.attention.params(self.hidden)

@@ -424,8 +424,8 @@ def _kimi_linear(config: Config) -> Facts:
     )
     table.no_number("gate_lower_bound", "kda_layers", "full_attn_layers")
     places = {name: table.values.get(name) for name in ("kda_layers", "full_attn_layers")}
-    both = [place for some in places.values() if isinstance(some, list) for place in some]
-    if not all(type(place) is int for place in both) or sorted(both) != list(range(1, blocks + 1)):
+    both = [block for some in places.values() if isinstance(some, list) for block in some]
+    if not all(type(block) is int for block in both) or sorted(both) != list(range(1, blocks + 1)):
         named = f"kda_layers and full_attn_layers of {table.named}"
         raise InputError(f"{named} must be lists that hold each block from 1 to {blocks} once.")
     linear = {*(places["kda_layers"] or ())}

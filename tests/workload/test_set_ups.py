@@ -168,7 +168,7 @@ def test_it_is_quick_and_needs_no_jax():
         quickest(models.DEEPSEEK_V3, H100, gpus=1024, global_batch=4096)
         return time.process_time() - start
 
-    assert min(seconds() for _ in range(5)) < 0.05
+    assert min(seconds() for _ in range(5)) < 0.5  # 0.03 on an idle core
     program = "import sys, mfabric_jax.workload.set_ups; print('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False\n"
 
