@@ -295,7 +295,7 @@ def _step_experts(config: Config) -> Callable[[int], bool]:
     """Blocks with experts: those that `moe_layers_enum` lists (in text, too), or all after the first."""
     value = config.values.get("moe_layers_enum")
     if isinstance(value, str) and re.fullmatch(r"\s*\d{1,4}(\s*,\s*\d{1,4})*\s*", value):
-        value = [int(place) for place in value.split(",")]
+        value = [int(block) for block in value.split(",")]
     if value is None:
         first = config.whole("first_k_dense_replace", 1)
         return lambda block: block >= first
@@ -430,7 +430,7 @@ def _kimi_linear(config: Config) -> Facts:
         raise InputError(f"{named} must be lists that hold each block from 1 to {blocks} once.")
     linear = {*(places["kda_layers"] or ())}
     latent = _latent(config, gated=config.flag("mla_use_output_gate"))
-    mix = _attention_mix([place in linear for place in range(1, blocks + 1)], {True: delta, False: latent})
+    mix = _attention_mix([block in linear for block in range(1, blocks + 1)], {True: delta, False: latent})
     config.no_number("mla_use_nope", "moe_renormalize", "latent_moe_use_norm", "use_grouped_topk")
     config.no_number("moe_router_activation_func", "activation_situ_beta", "activation_situ_linear_beta")
     config.rename(n_routed_experts="num_experts", num_experts_per_tok="num_experts_per_token")
