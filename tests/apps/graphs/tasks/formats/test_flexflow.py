@@ -147,7 +147,7 @@ def test_mixnet_s_weights(tmp_path, info, back, turned):
         (s, 2) for s in range(3, 7)
     }
     (tmp_path / "w.txt").write_text("[[1]]")
-    check_refused("but weights has 1 rows", read_with_remarks, path, weights=tmp_path / "w.txt")
+    check_refused("but weights has 1 row\\.", read_with_remarks, path, weights=tmp_path / "w.txt")
 
 
 def test_damaged_bytes_get_a_sentence(tmp_path):
