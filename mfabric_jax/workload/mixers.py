@@ -133,7 +133,7 @@ class GroupedQuery(_Mixer):
         """Return the elements of keys and values (and of the indexer's key); a window does not reduce them."""
         return tokens * (self._keys + self.index_dim)
 
-    def activation_elements(self, hidden: int) -> dict[str, float]:
+    def activation_elements(self, hidden: int) -> dict[str, Any]:
         """Return the elements of input, normed input, queries with keys and values (and gates, and those of the
         indexer), and output; queries from a latent, and the latent before and after its norm, by themselves."""
         queries, others = self.heads * self.head_dim, self._keys + self.gated * self._out + self._index_width
@@ -222,7 +222,7 @@ class Latent(_Mixer):
         """Return the elements of the key-value latent, of the key's rotary part and of the indexer's key."""
         return tokens * (self.kv_rank + self.rope_dim + self.index_dim)
 
-    def activation_elements(self, hidden: int) -> dict[str, float]:
+    def activation_elements(self, hidden: int) -> dict[str, Any]:
         """Return the elements of input, normed input, latents (before and after their norms), queries with keys and
         values (and those of the indexer), and output."""
         latents = 2 * self.query_rank + 2 * self.kv_rank + self.rope_dim
@@ -309,7 +309,7 @@ class Linear(_Recurrent):
         """Return the FLOPs per token that update each head's state with keys and values and read it with queries."""
         return 4 * self.state
 
-    def activation_elements(self, hidden: int) -> dict[str, float]:
+    def activation_elements(self, hidden: int) -> dict[str, Any]:
         width = self.heads * self.head_dim
         return {"input": hidden, "norm": hidden, "qkv": 4 * width, "out": width}
 
@@ -369,7 +369,7 @@ class GatedDelta(_Recurrent):
         """Return the FLOPs per token: each head's state is read for its key, corrected, and read for its query."""
         return 6 * self.state + 2 * self._convolution_width * self.convolution
 
-    def activation_elements(self, hidden: int) -> dict[str, float]:
+    def activation_elements(self, hidden: int) -> dict[str, Any]:
         """Return the elements of input, normed input, queries, keys and values (before and after the convolution) with
         output gate, decays and a number per head, and output."""
         decays = self.value_heads * self.key_dim + self.decay_rank if self.decay_rank else self.value_heads
@@ -428,7 +428,7 @@ class Mamba2(_Recurrent):
         """Return the FLOPs per token that decay and update each head's states and read them."""
         return 5 * self.state + 2 * self._convolution_width * self.convolution
 
-    def activation_elements(self, hidden: int) -> dict[str, float]:
+    def activation_elements(self, hidden: int) -> dict[str, Any]:
         """Return the elements of input, normed input, convolution (before and after), gate and time steps, and
         output."""
         inside = 2 * self._convolution_width + self._inner + self.heads
@@ -476,7 +476,7 @@ class Mamba1(_Recurrent):
         """Return the FLOPs per token that form every state's decay (2), decay and update it and read it (5)."""
         return 7 * self.state + 2 * self.inner * self.convolution
 
-    def activation_elements(self, hidden: int) -> dict[str, float]:
+    def activation_elements(self, hidden: int) -> dict[str, Any]:
         """Return the elements of input, normed input, convolution (before and after), gate, time steps and what enters
         and leaves states, and output."""
         return {"input": hidden, "norm": hidden, "qkv": 4 * self.inner + self._small, "out": self.inner}
@@ -524,7 +524,7 @@ class Mixed:
     def passed_on(self, tokens: int, sequences: int) -> float:
         return sum(share * kind.passed_on(tokens, sequences) for kind, share in self.shares)
 
-    def activation_elements(self, hidden: int) -> dict[str, float]:
+    def activation_elements(self, hidden: int) -> dict[str, Any]:
         sums: dict[str, float] = {}
         for kind, share in self.shares:
             for name, elements in kind.activation_elements(hidden).items():

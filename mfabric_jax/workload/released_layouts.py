@@ -189,7 +189,7 @@ def _minimax(config: Config) -> Facts:
     full = _grouped_query(config)
     linear = Linear(full.heads, full.head_dim)
     some = {0: linear, LINEAR: linear, 1: full, FULL: full}
-    more = {"shared_hidden": config.whole("shared_intermediate_size", 0)}
+    more: Facts = {"shared_hidden": config.whole("shared_intermediate_size", 0)}
     predicted = config.whole("num_mtp_modules", 0) * config.whole("mtp_transformer_layers", 1)
     more |= {"next_tokens": predicted if config.flag("use_mtp") else 0}
     return _common(config, "num_local_experts", "intermediate_size", _attention_mix(kinds, some, full), **more)
