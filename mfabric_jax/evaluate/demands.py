@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Num
 
 from mfabric_jax.support.array_module import Array, array_module
 from mfabric_jax.support.host_arrays import distinct_rows
@@ -28,7 +28,7 @@ class BetweenServers(NamedTuple):
         return cls(between_servers(job, sent), away(even))
 
 
-def between_servers(job: Workload, sent: Float[np.ndarray, "*N R C"]) -> Float[np.ndarray, "*N S S"]:
+def between_servers(job: Workload, sent: Num[np.ndarray, "*N R C"]) -> Float[np.ndarray, "*N S S"]:
     """Return the bytes between servers; bytes that stay on a server are left out."""
     return away(server_bytes(dispatched_bytes(job, np.asarray(sent, float)), job.ranks_per_server))
 

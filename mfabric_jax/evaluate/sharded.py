@@ -49,9 +49,10 @@ class Estimate(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evaluated:
-    """Results `arrays` by name, each [N ...], of the evaluated `cases`; `run_s` excludes compilation."""
+    """Results of the evaluated `cases`: `arrays`, a tree of arrays [N ...] (by name for `rows`); `run_s` excludes
+    compilation."""
 
-    arrays: dict[str, np.ndarray]
+    arrays: Any
     cases: Case
     estimate: Estimate
     run_s: float
