@@ -89,9 +89,10 @@ def as_users_have_it():
 def command_line(monkeypatch):
     """`mfabric` in this process as a user has it: standard promotion, and the settings of the process left alone."""
     from mfabric_jax.commands import shared
+    from tests.small import as_a_user
 
     monkeypatch.setattr(shared, "start_jax", lambda dtype, device: None)
-    with jax.numpy_dtype_promotion("standard"):
+    with as_a_user():
         yield
 
 

@@ -4,6 +4,7 @@ import contextlib
 import functools
 
 import jax
+import jaxtyping
 import numpy as np
 import pytest
 
@@ -92,9 +93,20 @@ def configured(**settings):
 
 @contextlib.contextmanager
 def as_a_user():
-    """Standard promotion."""
-    with configured(jax_numpy_dtype_promotion="standard"):
+    """Standard promotion, and annotations of shapes that are not checked."""
+    with configured(jax_numpy_dtype_promotion="standard"), unchecked():
         yield
+
+
+@contextlib.contextmanager
+def unchecked():
+    """Annotated shapes as users have them: functions judge arrays and lists themselves."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", before)
 
 
 # --------------------------------------------------------------------------------- rows by the values of their columns

@@ -1,5 +1,6 @@
 """Every public function refuses arrays that it does not take, or is right: for each kind of number, on and off jit."""
 
+import inspect
 import pathlib
 import re
 from collections.abc import Callable
@@ -30,6 +31,7 @@ from mfabric_jax.routing import (
 )
 from mfabric_jax.timing import block_ends, experts_end
 from mfabric_jax.traffic import Flows, Tokens, dispatched_bytes, likely_demands, rank_bytes, server_bytes
+from tests.small import unchecked
 
 SURFACE = pathlib.Path(__file__).with_name("surface.txt")
 PACKAGES = r"flows|policies|routing|fabric|circuit_schedules|traffic|workload|timing|evaluate|apps\.learning"
@@ -80,7 +82,11 @@ def ends(**terms):
 
 
 def star(function=star_completion, **terms):
-    usual = {function.__code__.co_varnames[0]: DEMAND + 1.0, "up": np.full(4, 2.0), "down": np.full(4, 2.0)}
+    usual = {
+        next(iter(inspect.signature(function).parameters)): DEMAND + 1.0,
+        "up": np.full(4, 2.0),
+        "down": np.full(4, 2.0),
+    }
     return function(**usual | terms)
 
 
@@ -315,7 +321,12 @@ def ways(good):
 @pytest.fixture(autouse=True)
 def as_users_have_it():
     """32 bits and standard promotion: what the rest of the tests do not have."""
-    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+    with (
+        unchecked(),
+        jax.enable_x64(False),
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+    ):
         yield
 
 
