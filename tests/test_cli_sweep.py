@@ -40,7 +40,7 @@ def test_a_sweep_in_parts_and_questions_to_it(space, tmp_path, capsys, monkeypat
     assert main(["sweep", str(space), "--out", out, "--shard", "1/2"]) == 0
     assert "6 configurations in 2 files" in capsys.readouterr().out
     assert main(["query", out]) == 0
-    assert "holds 2 of 3 files, rows-00001.parquet is missing" in capsys.readouterr().err
+    assert "holds 2 of 3 files; rows-00001.parquet is missing" in capsys.readouterr().err
     assert main(["sweep", str(space), "--out", out]) == 0
     said = capsys.readouterr()
     assert "10 configurations in 3 files" in said.out

@@ -22,7 +22,6 @@ from mfabric_jax.checks import InputError, whole
 from mfabric_jax.fabric import Circuits, Cluster, Region
 from mfabric_jax.fabric.direct_links import DirectLinks, Mesh, mesh_of
 from mfabric_jax.fabric.electrical import DegradedStar, Electrical
-from mfabric_jax.fabric.graph_links import GraphLinks
 from mfabric_jax.fabric.nic_use import PORTS
 from mfabric_jax.fabric.rail_rings import RailRings, RailsLeft
 from mfabric_jax.flows.host.star import latest_ends
@@ -270,9 +269,7 @@ def by_rail(between: Float[Array, "... R R"], ranks_per_server: int) -> Float[Ar
     return (wide * align_rank(rail[:, None, :], wide)).reshape(between.shape)  # [... s h t g]
 
 
-def delegated_bytes(
-    fabric: Electrical | Region | DirectLinks | GraphLinks, demand: Float[Array, "... R R"], ranks_per_server: int
-) -> Float[Array, "... S g g"]:
+def delegated_bytes(fabric: Any, demand: Float[Array, "... R R"], ranks_per_server: int) -> Float[Array, "... S g g"]:
     """Return the bytes that cross each server's NVSwitch to or from the NICs that carry them [... S g g].
 
     The group's `handover` decides. "none": GPUs use their own NICs; "to the rail": bytes go to the destination's rank;

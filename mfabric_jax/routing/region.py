@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Bool, Float, Int, Num
+from jaxtyping import Bool, Float, Num
 
 from mfabric_jax import flows
 from mfabric_jax.case.policies import ROUTINGS
@@ -121,7 +121,7 @@ def _on_circuits(
 
 
 def unsplit_times_now(
-    region: Region, count: Int[np.ndarray, "B S S"], demand: Float[np.ndarray, "B S S"]
+    region: Region, count: Num[np.ndarray, "B S S"], demand: Float[np.ndarray, "B S S"]
 ) -> tuple[Float[np.ndarray, "B"], Float[np.ndarray, "B"]]:
     """Return `part_times` for many unsplit all-to-alls, by compiled loops on the host in float64."""
     demand, optical = np.where(np.eye(region.servers, dtype=bool), 0, demand), count > 0

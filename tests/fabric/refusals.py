@@ -111,7 +111,10 @@ PEER = "failure 'electrical-nics' needs a peer that circuits reach; the region h
 FAILURES = [
     (lambda: degrade(REGION, "gpus"), "failure 'gpus' is unknown (did you mean 'gpu'?); allowed: electrical-nic,"),
     (lambda: degrade(REGION, "link", server=3), "server must be below the 3 of the region, got 3."),
-    (lambda: degrade(REGION, "link", radix=2), "radix must be 4 or more for failure 'link' (another link stays up)"),
+    (
+        lambda: degrade(REGION, "link", radix=2),
+        "radix must be 4 or more for failure 'link', so that another link stays up, got 2.",
+    ),
     (lambda: degrade(Region(3, 100.0, 0, 2.0), "electrical-nics"), PEER),
 ]
 LINK = "link 1 (s -> b)"

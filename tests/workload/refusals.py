@@ -85,16 +85,16 @@ REFUSED = [
     (released("Qwen3-30B-A3B", tie_word_embeddings=1), "tie_word_embeddings of", "must be true or false, got 1"),
     (released("Qwen3-30B-A3B", mlp_only_layers=[48]), "mlp_only_layers of", "must be places from 0 to 47, got [48]"),
     (
-        released("Qwen3-30B-A3B", model_type="llama"),
+        released("Qwen3-30B-A3B", model_type="phi"),
         "model_type of",
-        "must be one that is known, got 'llama': its fields are those of qwen2_moe",
-        "known are mixtral, qwen2_moe",
+        "must be one that is known, got 'phi': its fields are those of qwen2_moe",
+        "known are llama, mistral",
     ),
     # a model that is renamed to one that looks alike
     (
         released("DeepSeek-V3", index_topk=1024, index_n_heads=32, hc_mult=4, o_groups=8, model_type="deepseek_v4"),
         "must be one that is known, got 'deepseek_v4': it resembles deepseek_v2 most, which would lose index_topk, ",
-        "index_n_heads, hc_mult, o_groups; known are mixtral",
+        "index_n_heads, hc_mult, o_groups; known are llama",
     ),
     (
         released("DeepSeek-V3", index_topk=1024, index_n_heads=32, index_head_dim=64),

@@ -75,7 +75,7 @@ CASES = [  # settings that do not go together, or that nothing has
         "bubble 0.15 and micro_batches 4 do not agree: the former needs at least 17.",
     ),
     (MIXTRAL | {f"{LPT}.redundant_experts": 3}, "redundant_experts must be a multiple of the 8 ranks (ep), got 3"),
-    (MIXTRAL | {"placement.hierarchical.groups": 3}, "groups must divide the 8 experts, got 3."),
+    (MIXTRAL | {"placement.hierarchical.groups": 3}, "groups of the placement rule must divide the 8 experts, got 3."),
     (MIXTRAL | {"placement.rule": "file"}, "placement.file must name a .json file with the placement of experts."),
     (MIXTRAL | {"placement.file": "none.json"}, "cannot read 'none.json' (No such file or directory)"),
     (LIMITED | {"placement.rule": "with-circuits"}, "node_limit 'model' are neighbouring"),
