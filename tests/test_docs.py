@@ -24,7 +24,7 @@ from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import ALSO, flags_of_cases, options_in
 from mfabric_jax.fabric.parts_list import OCS
 from tests.docs_tables import BLOCK, NAMED, PAGES, ROOT, TABLE, lines
-from tests.small import configured
+from tests.small import configured, unchecked
 
 TEXTS = {page.stem: page.read_text(encoding="utf-8") for page in PAGES}
 NO_NUMBER = re.compile(r"\b(nan|inf)\b", re.I)
@@ -44,7 +44,7 @@ def as_a_user(monkeypatch, tmp_path):
     monkeypatch.setattr(shared, "start_jax", start_jax)
     plain = {"jax_numpy_dtype_promotion": "standard", "jax_numpy_rank_promotion": "allow", "jax_enable_x64": False}
     kept = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    with configured(**plain, **{name: jax.config.values[name] for name in kept}):
+    with configured(**plain, **{name: jax.config.values[name] for name in kept}), unchecked():
         yield
 
 
