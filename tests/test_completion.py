@@ -27,6 +27,8 @@ from mfabric_jax.workload import NAMES as MODELS
         ("mfabric compare --policy ", list(POLICIES)),
         ("mfabric compare --set network.fab", ["network.fabric="]),
         ("mfabric compare --set circuits.reconfigure=p", ["circuits.reconfigure=predict", "circuits.reconfigure=pays"]),
+        ("mfabric compare --set job.schedule=zb", ["job.schedule=zb-h1", "job.schedule=zb-v"]),
+        ("mfabric compare --set circuits.schedule=sol", ["circuits.schedule=solstice"]),
         ("mfabric compare --set run.sample=", []),
         ("mfabric compare --help network.fab", ["network.fabric"]),
         ("mfabric validate t", ["training"]),

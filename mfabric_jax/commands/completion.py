@@ -14,6 +14,7 @@ from mfabric_jax.commands.help import ALL, groups
 from mfabric_jax.commands.words import Option, Positional, flags_of_cases, options_in
 
 LINE = "MFABRIC_LINE"  # environment variable: the command line up to the cursor, set by the shell's script
+NAMED = {"circuits.policy": policies.NAMES, "circuits.schedule": policies.SCHEDULERS}  # settings of any text
 SCRIPTS = {
     "bash": """_mfabric() {
     local IFS=$'\\n' line="${COMP_LINE:0:COMP_POINT}"
@@ -156,8 +157,8 @@ def _of_path(path: str) -> dict[str, str]:
         from mfabric_jax.workload.gpus import GPUS
 
         return dict.fromkeys(GPUS, "")
-    if names := policies.NAMED.get(path.rpartition(".")[2].replace("schedule", "scheduler")):
-        return dict.fromkeys(names, "")
+    if path in NAMED:
+        return dict.fromkeys(NAMED[path], "")
     if isinstance(setting, SettingChoice):
         return {
             name: _first_sentence(" ".join((kind.__doc__ or "").split())) for name, kind in setting.alternatives.items()
