@@ -21,7 +21,7 @@ from mfabric_jax.case.paths import (
     Leaf,
     Statement,
     build,
-    file_settings,
+    file_values,
     flat,
     is_axis,
     is_chosen,
@@ -424,7 +424,6 @@ def _draw_values(path: str, axis: Mapping[str, Any], count: int, seed: int) -> l
 
 def files_of(cases: Cases) -> dict[str, Path]:
     """Return the existing files and folders that cases name, by that name."""
-    every = [flat(block.case) for block in cases.blocks]
-    named = {value for values in every for path in file_settings() if isinstance(value := values.get(path), str)}
+    named = {value for block in cases.blocks for value in file_values(block.case)}
     paths = {name: Path(file_of(name)) for name in sorted(named)}
     return {name: path for name, path in paths.items() if path.exists()}

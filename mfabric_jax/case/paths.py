@@ -517,8 +517,12 @@ def flat(group: Any, prefix: str = "") -> Statement:
 @functools.lru_cache(maxsize=4096)
 def files_of_case(case: Case) -> tuple[str, ...]:
     """Return the files, folders and modules that a case names, and names that could be files."""
-    stated = [value for path, value in flat(case).items() if path in file_settings() and isinstance(value, str)]
-    return tuple(dict.fromkeys(map(policies.file_of, stated)))
+    return tuple(dict.fromkeys(map(policies.file_of, file_values(case))))
+
+
+def file_values(case: Case) -> list[str]:
+    """Return the texts of the settings of a case that may name a file."""
+    return [value for path, value in flat(case).items() if path in file_settings() and isinstance(value, str)]
 
 
 @functools.cache

@@ -1,10 +1,11 @@
 """How a setting is declared: its group, its type, its text and its flag.
 
-A case (`Case` in `case.paths`) has eleven groups of settings, a file each in this folder; the longest path is
-`group.part.leaf`. Every leaf has one default. Settings that exclude each other are one *choice* between alternatives
-(subclasses of `Alternative`). A choice is stated by name (`circuits.reconfigure = "pays"`), or by a table with the name
-of the alternative (`[circuits.predict] sigma = 0.3`). An alternative whose only field is `value` is written as one key
-(`compute.efficiency = 0.4`). `None` leaves a value open; `resolve` fills it. Nothing here computes: no NumPy, no JAX.
+A case (`Case` in `case.paths`) has eleven groups of settings, which `job.py`, `network.py` and `serving.py` declare;
+the longest path is `group.part.leaf`. Every leaf has one default. Settings that exclude each other are one *choice*
+between alternatives (subclasses of `Alternative`). A choice is stated by name (`circuits.reconfigure = "pays"`), or by
+a table with the name of the alternative (`[circuits.predict] sigma = 0.3`). An alternative whose only field is `value`
+is written as one key (`compute.efficiency = 0.4`). `None` leaves a value open; `resolve` fills it. Nothing here
+computes: no NumPy, no JAX.
 """
 
 from typing import Annotated, Literal

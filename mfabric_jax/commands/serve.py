@@ -68,7 +68,7 @@ def _searches(cases: Cases) -> bool:
 
 
 def _by_fabric(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Group rows that differ only in sizes. A group keeps its rows that are in time, or all if none is."""
+    """Group rows that differ only in sizes. A group keeps its rows that are in time; if no row is, it keeps all."""
     from mfabric_jax.apps.serving.search import rows_within_limits
     from mfabric_jax.report.grid import group_rows
 

@@ -22,6 +22,7 @@ from mfabric_jax.fabric.failures import (
 )
 from mfabric_jax.fabric.network import FabricGraph, find_links
 from mfabric_jax.fabric.nic_use import RING_NICS, Handover
+from mfabric_jax.support.arrays import FloatScalar
 
 FIXED = "its circuits are set once"
 MANY_RINGS = (
@@ -195,7 +196,7 @@ class DirectLinks(eqx.Module, LinkRates):
     """
 
     servers: int = eqx.field(static=True)
-    nic_gbps: Float[Array | np.ndarray, ""] | np.floating[Any] | float
+    nic_gbps: FloatScalar
     nics: Any = eqx.field(static=True, default=8)
     ring_nics: Any = 2
     stage_nics: Any = 1

@@ -13,6 +13,7 @@ from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.failures import CUT_OFF, NO_OPTICS, ONE_NETWORK, ONE_PLANE, ONE_SPINE, PLANES, Degraded, Failure
 from mfabric_jax.fabric.nic_use import NIC_USES, Handover
 from mfabric_jax.fabric.tree import UP
+from mfabric_jax.support.arrays import FloatScalar
 
 
 class Damage(NamedTuple):
@@ -49,7 +50,7 @@ class Electrical(eqx.Module):
     rail-optimised fabric therefore carries an all-to-all as fast as a fat-tree. Defaults: arXiv 2501.03905.
     """
 
-    nic_gbps: Float[Array | np.ndarray, ""] | np.floating[Any] | float
+    nic_gbps: FloatScalar
     nics: int = eqx.field(static=True, default=8)
     oversubscription: Float[Array, ""] | float | None = None
     nic_use: str = eqx.field(static=True, default="own")

@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Array, Float
 
 from mfabric_jax.checks import InputError, concrete
 from mfabric_jax.fabric.direct_links import LinkRates
@@ -13,6 +12,7 @@ from mfabric_jax.fabric.failures import Degraded, Failure
 from mfabric_jax.fabric.graph_failures import absent_parts, broken_links, wait_reason
 from mfabric_jax.fabric.graph_file import check_rate
 from mfabric_jax.fabric.nic_use import Handover
+from mfabric_jax.support.arrays import FloatScalar
 
 
 class GraphLinks(eqx.Module, LinkRates):
@@ -26,7 +26,7 @@ class GraphLinks(eqx.Module, LinkRates):
 
     graph_file: Any = eqx.field(static=True)  # `graph_file.GraphFile`
     servers: int = eqx.field(static=True)
-    nic_gbps: Float[Array | np.ndarray, ""] | np.floating[Any] | float
+    nic_gbps: FloatScalar
     nics: float = eqx.field(static=True)
     ring_nics: Any = None
     stage_nics: Any = None

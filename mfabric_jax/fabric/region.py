@@ -16,7 +16,7 @@ from mfabric_jax.checks import InputError, concrete, fraction, not_negative, one
 from mfabric_jax.fabric.failures import CUT_OFF, ONE_PLANE, ONE_SPINE, PLANES, Degraded, Failure
 from mfabric_jax.fabric.nic_use import Handover, optical_ports
 from mfabric_jax.support.array_module import Array, array_module
-from mfabric_jax.support.arrays import counts
+from mfabric_jax.support.arrays import FloatScalar, counts
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE, real_numbers, refuse
 from mfabric_jax.support.platforms import soundness
 
@@ -44,7 +44,7 @@ class Region(eqx.Module):
     """
 
     servers: int = eqx.field(static=True)
-    nic_gbps: Float[Array | np.ndarray, ""] | np.floating[Any] | float
+    nic_gbps: FloatScalar
     optical_degree: Num[Array, ""] | Num[Array, "S"] | int = 6
     electrical_nics: Num[Array, ""] | Num[Array, "S"] | float = 2
     delay_s: Float[Array, ""] | float = 0.025

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.support.host_arrays import (
@@ -26,6 +27,8 @@ from mfabric_jax.support.host_arrays import (
     refuse_outside,
     whole_numbers,
 )
+
+FloatScalar = Float[Array | np.ndarray, ""] | np.floating[Any] | float  # also traced
 
 
 def floats(

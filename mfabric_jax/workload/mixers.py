@@ -72,8 +72,40 @@ def _least(context: Any, most: int) -> Any:
     return array_module(context).minimum(context, most) if most else context
 
 
+class _Indexed(_Mixer):
+    """Attention that may have an indexer of `index_heads` heads of width `index_dim`, which scores every token.
+
+    `index_in_fp8`: its keys are cached in FP8, else in the cache's format.
+    """
+
+    index_in_fp8: ClassVar[bool] = False
+
+    @property
+    def _index_queries(self: Any) -> int:
+        """Width of the indexer's queries and key."""
+        return (self.index_heads + 1) * self.index_dim
+
+    def _index_keys(self: Any, context: Any, *, in_fp8: bool) -> Any:
+        """Return the cached elements of the indexer's keys, if they have this format."""
+        return context * self.index_dim if self.index_in_fp8 == in_fp8 else 0.0 * context
+
+    def index_bytes(self, context: Any) -> Any:
+        return self._index_keys(context, in_fp8=True)
+
+    def _index_flops(self: Any, tokens: Any) -> Any:
+        """Return the FLOPs of the indexer for a query over this many tokens."""
+        return 2 * self.index_heads * self.index_dim * tokens
+
+    def _after_indexer(self: Any, attention: DecodingWork, context: Any) -> tuple[DecodingWork, ...]:
+        """Return attention in decoding, after the indexer that reads the keys of all tokens."""
+        if not self.index_heads:
+            return (attention,)
+        elements = self._index_keys(context, in_fp8=False)
+        return DecodingWork(elements, self.index_bytes(context), self._index_flops(context)), attention
+
+
 @dataclasses.dataclass(frozen=True)
-class GroupedQuery(_Mixer):
+class GroupedQuery(_Indexed):
     """Grouped-query attention.
 
     - `kv_heads`: equals `heads` for multi-head attention; `window`: tokens that a query sees; 0: all.
@@ -116,18 +148,13 @@ class GroupedQuery(_Mixer):
         return self.kv_heads * (self.head_dim + self._value)
 
     @property
-    def _index_width(self) -> int:
-        """Width of the indexer's queries and key."""
-        return (self.index_heads + 1) * self.index_dim
-
-    @property
     def _most(self) -> int:
         """Tokens that a query sees at most; 0: all."""
         return min(filter(None, (self.window, self.index_top_k)), default=0)
 
     def score_flops(self, sequence: int) -> float:
         seen = 2 * _mean_seen(sequence, self._most) * self.heads * (self.head_dim + self._value)
-        return seen + sequence * self.index_heads * self.index_dim
+        return seen + self._index_flops(sequence / 2)
 
     def passed_on(self, tokens: int, sequences: int) -> int:
         """Return the elements of keys and values (and of the indexer's key); a window does not reduce them."""
@@ -136,7 +163,7 @@ class GroupedQuery(_Mixer):
     def activation_elements(self, hidden: int) -> dict[str, Any]:
         """Return the elements of input, normed input, queries with keys and values (and gates, and those of the
         indexer), and output; queries from a latent, and the latent before and after its norm, by themselves."""
-        queries, others = self.heads * self.head_dim, self._keys + self.gated * self._out + self._index_width
+        queries, others = self.heads * self.head_dim, self._keys + self.gated * self._out + self._index_queries
         ends = {"input": hidden, "norm": hidden, "out": self._out}
         if not self.query_rank:
             return ends | {"qkv": queries + others}
@@ -145,7 +172,7 @@ class GroupedQuery(_Mixer):
     def products(self, hidden: int) -> list[tuple[int, int]]:
         queries, others = self.heads * self.head_dim, self._keys + self.gated * self._out
         rank = [(hidden, self.query_rank + others), (self.query_rank, queries)]
-        indexer = [(hidden, self._index_width)] if self.index_heads else []
+        indexer = [(hidden, self._index_queries)] if self.index_heads else []
         return [*(rank if self.query_rank else [(hidden, queries + others)]), *indexer, (self._out, hidden)]
 
     @property
@@ -160,25 +187,21 @@ class GroupedQuery(_Mixer):
     def pointwise_elements(self) -> float:
         """Return the elements of rotated queries and keys (and those of the indexer), of the latent's norm, and of the
         gated output, read and written."""
-        rotated = self.head_dim * (self.heads + self.kv_heads) + self._index_width
+        rotated = self.head_dim * (self.heads + self.kv_heads) + self._index_queries
         return 2 * (rotated + self.query_rank) + self.gated * 3 * self._out
 
     def cache_elements(self, context: Any) -> Any:
-        return _least(context, self.window) * self._keys + context * self.index_dim
+        return _least(context, self.window) * self._keys + self._index_keys(context, in_fp8=False)
 
     def decoding(self, context: Any) -> tuple[DecodingWork, ...]:
         """Return attention over the tokens that the query sees, after the indexer over all of them, if there is one."""
-        seen, none = _least(context, self._most), 0.0 * context
+        seen = _least(context, self._most)
         flops = 2 * self.heads * (self.head_dim + self._value) * seen
-        attention = DecodingWork(seen * self._keys, none, flops)
-        if not self.index_heads:
-            return (attention,)
-        index = DecodingWork(context * self.index_dim, none, 2 * self.index_heads * self.index_dim * context)
-        return index, attention
+        return self._after_indexer(DecodingWork(seen * self._keys, 0.0 * context, flops), context)
 
 
 @dataclasses.dataclass(frozen=True)
-class Latent(_Mixer):
+class Latent(_Indexed):
     """Multi-head latent attention with low-rank projections (arXiv 2405.04434).
 
     - `query_rank`: 0 if queries are projected directly.
@@ -202,6 +225,7 @@ class Latent(_Mixer):
     gated: bool = False
 
     whole_cache: ClassVar[bool] = True
+    index_in_fp8: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_dimensions(self, or_none=("query_rank", *_INDEXER))
@@ -213,10 +237,8 @@ class Latent(_Mixer):
         return self.heads * (self.nope_dim + self.rope_dim)
 
     def score_flops(self, sequence: int) -> float:
-        seen = (
-            2 * _mean_seen(sequence, self.index_top_k) * self.heads * (self.nope_dim + self.rope_dim + self.value_dim)
-        )
-        return seen + sequence * self.index_heads * self.index_dim
+        width = self.nope_dim + self.rope_dim + self.value_dim
+        return 2 * _mean_seen(sequence, self.index_top_k) * self.heads * width + self._index_flops(sequence / 2)
 
     def passed_on(self, tokens: int, sequences: int) -> int:
         """Return the elements of the key-value latent, of the key's rotary part and of the indexer's key."""
@@ -227,14 +249,9 @@ class Latent(_Mixer):
         values (and those of the indexer), and output."""
         latents = 2 * self.query_rank + 2 * self.kv_rank + self.rope_dim
         values = self.heads * self.value_dim
-        up = 2 * self._query_width + values + self._index_width
+        up = 2 * self._query_width + values + self._index_queries + self.index_heads
         gate = {"qkv": values} if self.gated else {}
         return {"input": hidden, "norm": hidden, "latents": latents, "mla-up": up, "out": values} | gate
-
-    @property
-    def _index_width(self) -> int:
-        """Width of the indexer's queries, key and weights of heads."""
-        return self.index_heads * (self.index_dim + 1) + self.index_dim
 
     def products(self, hidden: int) -> list[tuple[int, int]]:
         query = [(hidden, self.query_rank), (self.query_rank, self._query_width)]
@@ -262,25 +279,17 @@ class Latent(_Mixer):
         indexer's queries and keys, and the gated output."""
         latents = 2 * (self.query_rank + self.kv_rank) + self.gated * 3 * self.heads * self.value_dim
         together = 2 * (self.nope_dim + self.value_dim) + self.rope_dim
-        indexer = 2 * self.index_dim * (self.index_heads + 1) if self.index_heads else 0
-        return latents + self.heads * (2 * self.rope_dim + together) + indexer
+        return latents + self.heads * (2 * self.rope_dim + together) + 2 * self._index_queries
 
     def cache_elements(self, context: Any) -> Any:
         return context * (self.kv_rank + self.rope_dim)
-
-    def index_bytes(self, context: Any) -> Any:
-        return context * self.index_dim
 
     def decoding(self, context: Any) -> tuple[DecodingWork, ...]:
         """Return the indexer over all tokens, then attention in absorbed form: every head reads the latents that the
         query sees."""
         seen = _least(context, self.index_top_k)
         flops = 2 * self.heads * (2 * self.kv_rank + self.rope_dim) * seen
-        attention = DecodingWork(seen * (self.kv_rank + self.rope_dim), 0.0 * context, flops)
-        if not self.index_heads:
-            return (attention,)
-        index_flops = 2 * self.index_heads * self.index_dim * context
-        return DecodingWork(0.0 * context, self.index_bytes(context), index_flops), attention
+        return self._after_indexer(DecodingWork(self.cache_elements(seen), 0.0 * context, flops), context)
 
 
 class _Recurrent(_Mixer):
@@ -289,6 +298,21 @@ class _Recurrent(_Mixer):
     def passed_on(self: Any, tokens: int, sequences: int) -> int:
         """Return the elements of all heads' states, for all sequences."""
         return sequences * self.state
+
+
+class _Convolved(_Recurrent):
+    """A recurrence after a causal convolution over `convolution` tokens, with a gated and normed output."""
+
+    def small_params(self: Any, hidden: int) -> int:
+        return self._convolution_width * self.convolution
+
+    @property
+    def _convolution_flops(self: Any) -> int:
+        return 2 * self._convolution_width * self.convolution
+
+    def pointwise_elements(self: Any) -> float:
+        """Return the elements of the convolution and of the gated and normed output, read and written."""
+        return 2 * self._convolution_width + 3 * self._out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -327,7 +351,7 @@ class Linear(_Recurrent):
 
 
 @dataclasses.dataclass(frozen=True)
-class GatedDelta(_Recurrent):
+class GatedDelta(_Convolved):
     """Gated delta rule (arXiv 2412.06464), as in Qwen3-Next: `key_heads` heads of queries and keys of width `key_dim`,
     `value_heads` of values of width `value_dim`; a causal convolution over `convolution` tokens before it.
 
@@ -352,48 +376,41 @@ class GatedDelta(_Recurrent):
     @property
     def _convolution_width(self) -> int:
         """Width of queries, keys and values."""
-        return 2 * self.key_heads * self.key_dim + self._values
+        return 2 * self.key_heads * self.key_dim + self._out
 
     @property
-    def _values(self) -> int:
+    def _out(self) -> int:
         return self.value_heads * self.value_dim
 
     @property
     def state(self) -> int:
-        return self._values * self.key_dim
-
-    def small_params(self, hidden: int) -> int:
-        return self._convolution_width * self.convolution
+        return self._out * self.key_dim
 
     def score_flops(self, sequence: int) -> float:
         """Return the FLOPs per token: each head's state is read for its key, corrected, and read for its query."""
-        return 6 * self.state + 2 * self._convolution_width * self.convolution
+        return 6 * self.state + self._convolution_flops
 
     def activation_elements(self, hidden: int) -> dict[str, Any]:
         """Return the elements of input, normed input, queries, keys and values (before and after the convolution) with
         output gate, decays and a number per head, and output."""
         decays = self.value_heads * self.key_dim + self.decay_rank if self.decay_rank else self.value_heads
-        qkv = 2 * self._convolution_width + self._values + self.gate_rank + decays + self.value_heads
-        return {"input": hidden, "norm": hidden, "qkv": qkv, "out": self._values}
+        qkv = 2 * self._convolution_width + self._out + self.gate_rank + decays + self.value_heads
+        return {"input": hidden, "norm": hidden, "qkv": qkv, "out": self._out}
 
     def products(self, hidden: int) -> list[tuple[int, int]]:
-        gate, decay = self.gate_rank or self._values, self.decay_rank or self.value_heads
+        gate, decay = self.gate_rank or self._out, self.decay_rank or self.value_heads
         first = [(hidden, self._convolution_width + gate + decay + self.value_heads)]
-        first += [(self.gate_rank, self._values)] if self.gate_rank else []
+        first += [(self.gate_rank, self._out)] if self.gate_rank else []
         first += [(self.decay_rank, self.value_heads * self.key_dim)] if self.decay_rank else []
-        return [*first, (self._values, hidden)]
+        return [*first, (self._out, hidden)]
 
     @property
     def width(self) -> float:
         return (self.key_dim + self.value_dim) / 2
 
-    def pointwise_elements(self) -> float:
-        """Return the elements of the convolution and of the gated and normed output, read and written."""
-        return 2 * self._convolution_width + 3 * self._values
-
 
 @dataclasses.dataclass(frozen=True)
-class Mamba2(_Recurrent):
+class Mamba2(_Convolved):
     """State space of Mamba 2 (arXiv 2405.21060): `heads` heads of width `head_dim`, each with `state_dim` states, whose
     inputs and outputs are shared in `groups`; a causal convolution over `convolution` tokens before it."""
 
@@ -409,41 +426,34 @@ class Mamba2(_Recurrent):
             raise checks.InputError(f"attention.groups must divide the {self.heads} heads, got {self.groups}.")
 
     @property
-    def _inner(self) -> int:
+    def _out(self) -> int:
         return self.heads * self.head_dim
 
     @property
     def _convolution_width(self) -> int:
         """Width of what the convolution reads: values, and inputs and outputs of states."""
-        return self._inner + 2 * self.groups * self.state_dim
+        return self._out + 2 * self.groups * self.state_dim
 
     @property
     def state(self) -> int:
-        return self._inner * self.state_dim
-
-    def small_params(self, hidden: int) -> int:
-        return self._convolution_width * self.convolution
+        return self._out * self.state_dim
 
     def score_flops(self, sequence: int) -> float:
         """Return the FLOPs per token that decay and update each head's states and read them."""
-        return 5 * self.state + 2 * self._convolution_width * self.convolution
+        return 5 * self.state + self._convolution_flops
 
     def activation_elements(self, hidden: int) -> dict[str, Any]:
         """Return the elements of input, normed input, convolution (before and after), gate and time steps, and
         output."""
-        inside = 2 * self._convolution_width + self._inner + self.heads
-        return {"input": hidden, "norm": hidden, "qkv": inside, "out": self._inner}
+        inside = 2 * self._convolution_width + self._out + self.heads
+        return {"input": hidden, "norm": hidden, "qkv": inside, "out": self._out}
 
     def products(self, hidden: int) -> list[tuple[int, int]]:
-        return [(hidden, self._inner + self._convolution_width + self.heads), (self._inner, hidden)]
+        return [(hidden, self._out + self._convolution_width + self.heads), (self._out, hidden)]
 
     @property
     def width(self) -> float:
         return self.head_dim
-
-    def pointwise_elements(self) -> float:
-        """Return the elements of the convolution and of the gated and normed output, read and written."""
-        return 2 * self._convolution_width + 3 * self._inner
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,24 +18,38 @@ SLIDING, FULL, LINEAR = "sliding_attention", "full_attention", "linear_attention
 
 
 # --------------------------------------------------------------------------------------------------------------- parts
-def _common(config: Config, experts: str, expert_hidden: str, attention: Attention, tied: bool = False, **more: Any):
+def _dimensions(config: Config, tied: bool = False) -> Facts:
+    return {"blocks": config.whole("num_hidden_layers", at_least=1)} | _widths(config, tied)
+
+
+def _widths(config: Config, tied: bool = False) -> Facts:
+    """Width of a token, vocabulary, and whether embedding and head are one matrix (`tied` if no table says it)."""
     return {
-        "blocks": config.whole("num_hidden_layers", at_least=1),
         "hidden": config.whole("hidden_size", at_least=1),
+        "vocab": config.whole("vocab_size"),
+        "tied": config.flag("tie_word_embeddings", tied if config.tied is None else config.tied),
+    }
+
+
+def _common(config: Config, experts: str, expert_hidden: str, attention: Attention, tied: bool = False, **more: Any):
+    parts = {
         "attention": attention,
         "experts": config.same(experts, at_least=1),
         "top_k": config.same("num_experts_per_tok", at_least=1),
         "expert_hidden": config.same(expert_hidden, at_least=1),
-        "vocab": config.whole("vocab_size"),
-        "tied": config.flag("tie_word_embeddings", tied if config.tied is None else config.tied),
-        **more,
     }
+    return parts | _dimensions(config, tied) | more
 
 
 def _grouped_query(config: Config, window: int = 0, **more: Any) -> GroupedQuery:
     heads = config.whole("num_attention_heads", at_least=1)
     width = config.whole("head_dim", config.whole("hidden_size", at_least=1) // heads, at_least=1)
     return GroupedQuery(heads, config.whole("num_key_value_heads", heads, at_least=1), width, window, **more)
+
+
+def _pass_over_unused_window(config: Config) -> None:
+    if not config.flag("use_sliding_window"):
+        config.no_number("sliding_window", "max_window_layers")
 
 
 def _latent(config: Config, **more: Any) -> Latent:
@@ -126,21 +140,16 @@ def _dbrx(config: Config) -> Facts:
     if ffn.has("ffn_act_fn"):
         ffn.inside("ffn_act_fn").word("name", "silu", ("silu", "gelu"))
     hidden, heads = config.whole("hidden_size", at_least=1), config.whole("num_attention_heads", at_least=1)
-    return {
-        "blocks": config.whole("num_hidden_layers", at_least=1),
-        "hidden": hidden,
+    return _dimensions(config) | {
         "attention": GroupedQuery(heads, kv_heads, max(hidden // heads, 1)),
         "experts": ffn.whole("moe_num_experts", at_least=1),
         "top_k": ffn.whole("num_experts_per_tok", at_least=1),
         "expert_hidden": ffn.whole("ffn_hidden_size", at_least=1),
-        "vocab": config.whole("vocab_size"),
-        "tied": config.flag("tie_word_embeddings"),
     }
 
 
 def _qwen(config: Config) -> Facts:
-    if not config.flag("use_sliding_window"):
-        config.no_number("sliding_window", "max_window_layers")
+    _pass_over_unused_window(config)
     return _qwen_experts(config, _grouped_query(config))
 
 
@@ -242,7 +251,9 @@ def _mimo(config: Config) -> Facts:
 def _gemma4(config: Config) -> Facts:
     """Every block has a dense FFN beside its experts; full attention has wider heads than sliding windows."""
     if not config.flag("enable_moe_block"):
-        raise InputError(f"enable_moe_block of {config.named} must be true: models without experts are not read.")
+        raise InputError(
+            f"enable_moe_block of {config.named} must be true: models without experts are not read in this layout."
+        )
     blocks = config.whole("num_hidden_layers", at_least=1)
     kinds = config.each("layer_types", (SLIDING, FULL)) or [FULL if n % 6 == 5 else SLIDING for n in range(blocks)]
     local = _grouped_query(config, config.whole("sliding_window", at_least=1))
@@ -369,9 +380,8 @@ def _longcat(config: Config) -> Facts:
     config.word("zero_expert_type", "identity", ("identity",))
     chosen = round(config.whole("num_experts_per_tok", at_least=1) * experts / (experts + none))
     dense = config.whole("intermediate_size", at_least=1)
-    return {
+    return _widths(config) | {
         "blocks": 2 * layers,
-        "hidden": config.whole("hidden_size", at_least=1),
         "attention": _latent(config),
         "experts": experts,
         "top_k": max(chosen, 1),
@@ -380,8 +390,6 @@ def _longcat(config: Config) -> Facts:
         "shared_hidden": dense,
         "dense_blocks": tuple(range(0, 2 * layers, 2)),
         "dense_hidden": dense,
-        "vocab": config.whole("vocab_size"),
-        "tied": config.flag("tie_word_embeddings", bool(config.tied)),
         "next_tokens": config.whole("num_nextn_predict_layers", 0),
     }
 
@@ -406,8 +414,7 @@ def _qwen_next(config: Config) -> Facts:
     config.no_number("mamba_ssm_dtype", "output_gate_type")
     if not config.flag("mtp_use_dedicated_embeddings"):
         config.no_number("mtp_use_dedicated_embeddings")
-    if not config.flag("use_sliding_window"):
-        config.no_number("sliding_window", "max_window_layers")
+    _pass_over_unused_window(config)
     return _qwen_experts(config, mix, next_tokens=config.whole("mtp_num_hidden_layers", 0))
 
 
@@ -463,11 +470,12 @@ def _nemotron(config: Config) -> Facts:
     config.word("mlp_hidden_act", "relu2", ("relu2",))
     places = {kind: tuple(n for n, other in enumerate(kinds) if other == kind) for kind in NEMOTRON.values()}
     if not places["moe"]:
-        raise InputError(f"{config.named} has no block with experts: models without experts are not read.")
+        raise InputError(
+            f"{config.named} has no block with experts: models without experts are not read in this layout."
+        )
     shared = config.whole("moe_shared_expert_intermediate_size", 0) if config.whole("n_shared_experts", 0) else 0
-    return {
+    return _widths(config) | {
         "blocks": len(kinds),
-        "hidden": config.whole("hidden_size", at_least=1),
         "attention": _attention_mix(kinds, mixers),
         "experts": config.whole("n_routed_experts", at_least=1),
         "top_k": config.whole("num_experts_per_tok", at_least=1),
@@ -480,8 +488,6 @@ def _nemotron(config: Config) -> Facts:
         "matrices": 2,
         "expert_groups": config.whole("n_group", 1),
         "top_groups": config.whole("topk_group", 1),
-        "vocab": config.whole("vocab_size"),
-        "tied": config.flag("tie_word_embeddings", bool(config.tied)),
         "next_tokens": config.whole("num_nextn_predict_layers", 0),
     }
 
@@ -525,16 +531,9 @@ def _jamba(config: Config) -> Facts:
 
 def _without_experts(config: Config) -> Facts:
     """The FFN of every block is one expert, which takes every token."""
-    if not config.flag("use_sliding_window"):
-        config.no_number("sliding_window", "max_window_layers")
-    return {
-        "blocks": config.whole("num_hidden_layers", at_least=1),
-        "hidden": config.whole("hidden_size", at_least=1),
-        "attention": _grouped_query(config),
-        **{"experts": 1, "top_k": 1, "expert_hidden": config.whole("intermediate_size", at_least=1)},
-        "vocab": config.whole("vocab_size"),
-        "tied": config.flag("tie_word_embeddings", bool(config.tied)),
-    }
+    _pass_over_unused_window(config)
+    expert = {"experts": 1, "top_k": 1, "expert_hidden": config.whole("intermediate_size", at_least=1)}
+    return _dimensions(config) | expert | {"attention": _grouped_query(config)}
 
 
 LAYOUTS: dict[str, Callable[[Config], Facts]] = {

@@ -216,7 +216,7 @@ def _circuits(study: Studied) -> list[str]:
     if alone is not None and alone is not tree and alone["iteration_s"] > (1 + ALIKE) * tree["iteration_s"]:
         more = alone["iteration_s"] / tree["iteration_s"] - 1
         lines.append(
-            "Without circuits, let GPUs share the NICs of their server: if each GPU has one NIC of its own, an "
+            "Without circuits, let GPUs share the NICs of their server: if each GPU has its own NIC, an "
             f"iteration takes {more:.0%} longer."
         )
     remark = region_remark(study.job.servers_per_region)

@@ -255,9 +255,9 @@ def router_s(model: ServingModel, rate: ServingRates, tokens: Any):
     if not facts.choices:
         return 0.0 * tokens
     product = _product_s(rate.plain, rate.memory_Bps, tokens, facts.hidden, facts.choices, ACTIVATION)
-    for inner, outer in ((facts.hidden, facts.expert_width), (facts.expert_width, facts.hidden)):
-        if facts.expert_width:
-            product = product + _product_s(rate.products, rate.memory_Bps, tokens, inner, outer, model.weight_bytes)
+    around = [(facts.hidden, facts.expert_width), (facts.expert_width, facts.hidden)] if facts.expert_width else []
+    for shape in around:
+        product = product + _product_s(rate.products, rate.memory_Bps, tokens, *shape, model.weight_bytes)
     return product + tokens * ROUTER * 4 * facts.choices / rate.memory_Bps
 
 

@@ -491,7 +491,7 @@ def read(path: Path, supplied: Supplied) -> Reading:
     """Return the tasks of all ranks. `path` is a file of the set, its prefix, or its folder.
 
     Communicators come from `supplied.communicators`, PREFIX.json beside the set, or METADATA nodes. A single file is
-    copied to `supplied.ranks` ranks, or to as many as its communicators name. For a set of several files,
+    copied to all ranks: `supplied.ranks` of them, or those that its communicators name. For a set of several files,
     `supplied.ranks` is the number of ranks of the job; ranks without a file are then absent.
     """
     files_by_rank = _set_of(path)
