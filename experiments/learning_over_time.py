@@ -276,7 +276,7 @@ def decision_ms(config: Config, servers: int, repeats: int = 3) -> dict[str, flo
 @eqx.filter_jit
 def _decided(model: PolicyNetwork, chains: Chain, before: Int[Array, "S S"], always: bool) -> Int[Array, "B T S S"]:
     """The network's circuits for every forecast, with those `before` in place."""
-    choose, steps = model.propose_circuits if always else model.chosen, chains.demand.shape[1]
+    choose, steps = model.propose_circuits if always else model.choose_circuits, chains.demand.shape[1]
     forecasts = chains.forecast.reshape(-1, *chains.forecast.shape[2:])  # XLA for CPUs fails under two `vmap`
     region, sigma = jax.tree.map(lambda x: jnp.repeat(x, steps, axis=0), (chains.region, chains.sigma))
     found = jax.vmap(lambda now, region, sigma: choose(now, region, before, sigma=sigma))(forecasts, region, sigma)

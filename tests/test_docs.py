@@ -5,12 +5,14 @@ Python blocks are executed. In sh blocks `mfabric` lines go through the command 
 makes a table runs in `test_docs_tables`.
 """
 
+import ast
 import dataclasses
 import importlib.util
 import pathlib
 import re
 import shlex
 import tomllib
+import types
 
 import jax
 import pytest
@@ -71,6 +73,33 @@ RUNNING = [page for page, text in TEXTS.items() if page != "gallery" and {k for 
 @pytest.mark.parametrize("page", RUNNING)  # commands of the gallery take minutes: test_docs_site reads them
 def test_blocks_run(page, as_a_user, capsys):
     run_blocks(page, capsys)
+
+
+def test_python_blocks_use_names_that_exist():
+    """Imports, and what a block reads from a module that it imports: a renamed function fails here within a second."""
+    for page, text in TEXTS.items():
+        for kind, block in BLOCK.findall(text):
+            if kind == "python" and not NAMED.match(block):
+                check_names(page, ast.parse(block))
+
+
+def check_names(page, tree):
+    modules = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "mfabric_jax":
+            source = importlib.import_module(node.module)
+            for alias in node.names:
+                assert hasattr(source, alias.name), f"{page}: {node.module} has no {alias.name}"
+                modules[alias.asname or alias.name] = getattr(source, alias.name)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            names = ast.unparse(node).split(".")
+            value = modules.get(names[0])
+            for name in names[1:]:
+                if not isinstance(value, types.ModuleType):
+                    break
+                assert hasattr(value, name), f"{page}: {value.__name__} has no {name}"
+                value = getattr(value, name)
 
 
 def check_output(what, capsys):

@@ -35,7 +35,7 @@ for words in " ".join(sys.argv[2:]).split(" + "):
 SMALL = "--preset paper --model llama-moe --micro-batches 1 --dp 1 --pp 4 --gpus 64"
 COMMANDS = {
     "compare": f"compare {SMALL} --all-columns --nic-gbps 100,400 --fabrics fat-tree,mfabric",
-    "failures": f"failures {SMALL} --nic-gbps 100 --set failures.kinds=electrical-nic+link",
+    "failures": f"failures {SMALL} --all-columns --nic-gbps 100 --set failures.kinds=electrical-nic+link",
 }
 
 
