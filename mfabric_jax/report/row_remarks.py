@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from mfabric_jax.flows.host import EXACT_PORTS
 from mfabric_jax.report import grid, numerals
 from mfabric_jax.report.grid import Rows, group_rows
 from mfabric_jax.report.measured_errors import accuracy_words
@@ -31,7 +32,7 @@ def remarks(rows: Rows, effective: Mapping[str, Any] | None = None) -> list[str]
     known = [row for row in rows if usable(row.get(TIME))]
     named = [row for row in grid.with_named_graphs(known) if None not in (row.get("model"), row.get("fabric"))]
     sentences = [*_batches(named), *_above_peak(named), *_switches(named), *_idle(known, effective or {})]
-    sentences += [*_experts(named), *_small(named), *_missing_quotes(named, effective or {})]
+    sentences += [*_experts(named), *_sampled(named), *_small(named), *_missing_quotes(named, effective or {})]
     return [*sentences, *_accuracy(named, effective or {})]
 
 
@@ -147,6 +148,15 @@ def _experts(rows: Rows) -> Iterator[str]:
     if parts := _largest(rows, lambda row: usable(row.get("dropped_share")), 0.0):
         most = ", ".join(f"{model} {percent(part)}" for model, part in parts.items())
         yield f"Experts drop selections beyond their capacity (share of all): {most}."
+
+
+def _sampled(rows: Rows) -> Iterator[str]:
+    ranks = sorted({row["ep"] for row in rows if (usable(row.get("ep")) or 0) > EXACT_PORTS})
+    if ranks:
+        yield (
+            f"All-to-alls among {', '.join(map(number, ranks))} ranks with NICs of their own are estimated from a "
+            "sample computed exactly, unless on a GPU (page Accuracy)."
+        )
 
 
 def _small(rows: Rows) -> Iterator[str]:

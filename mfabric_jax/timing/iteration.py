@@ -332,9 +332,10 @@ def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges,
     waiting_s = None if exchanges.waiting is None else seconds_of(exchanges.waiting, reconfigures)
     optical_s = seconds_of(exchanges.optical, reconfigures)
     packet_s = seconds_of(exchanges.electrical)
-    present, moe = (xp.asarray(flags)[None] for flags in (where.present, where.layer >= 0))
+    exchanging, holding = (where.layer >= 0) & (workload.ep > 1), where.experts >= 0
+    present, moe = (xp.asarray(flags)[None] for flags in (where.present, exchanging))
     fields = exchanges.switch, exchanges.ahead, inside_s, waiting_s, exchanges.busy
-    experts = xp.asarray(where.experts >= 0)[None] if (where.experts != where.layer).any() else None
+    experts = xp.asarray(holding)[None] if (holding != exchanging).any() else None
     return Blocks(present, moe, optical_s, packet_s, *fields, experts=experts, counts_s=counts_s[..., 0])
 
 

@@ -178,7 +178,7 @@ class _Players:
         self.seconds, self.flags, self.send_s = (
             self.xp.moveaxis(self.xp.asarray(x), 0, -1) for x in (table.seconds, table.flags, send_s)
         )
-        self.names = names_of(rules, every=every)
+        self.names, self.every = names_of(rules, every=every), every
         self.in_pairs = order.paired is not None
         self.steps = ops.clock_alone(rules.recompute), ops.clock_pair(rules.recompute, rules.delayed)
 
@@ -263,6 +263,9 @@ class _Players:
         return self.xp.maximum(now, self.xp.where((passes.need >= 0)[:, None], came, 0))
 
     def _alone(self, clock: tuple, passes: _Passes) -> tuple[tuple, tuple]:
+        if self.xp is np and not self.every and not passes.flags[:, FLAGS["moe"]].any():
+            return self._computing(clock, passes)
+
         def block(clock, row):
             now, *network = clock
             after, (times,) = self._play_block(self.steps[0], StageClock((now,), now, *network), [row])
@@ -270,6 +273,23 @@ class _Players:
 
         clock, noted = self._scan(block, clock, (passes.seconds, passes.flags))
         return clock, (self._by_pass(noted),)
+
+    def _computing(self, clock: tuple, passes: _Passes) -> tuple[tuple, tuple]:
+        """Return what `_alone` does, in one sum, for passes without all-to-alls: none waits for the network."""
+        now, *network = clock
+        steps = [op for _, op in self.steps[0] if isinstance(op, ops.ComputeRun | ops.Send)]
+        columns = [SECONDS["run", op.name, False] for op in steps if isinstance(op, ops.ComputeRun)]
+        length = passes.seconds[:, columns]  # [L run w C]
+        over = np.cumsum(np.concatenate([now[None], length.reshape(-1, *now.shape)]), axis=0)
+        starts, done = over[:-1].reshape(length.shape), 0
+        times = {"end": over[1:].reshape(length.shape)[:, -1]}
+        for op in steps:
+            if isinstance(op, ops.ComputeRun):
+                done += 1
+            else:
+                again = ("again",) * op.again
+                times |= {(name, op.which, *again): starts[:, done] for name in ("start", "over")}
+        return (over[-1], *network), (self._by_pass(tuple(times[name] for name in self.names)),)
 
     def _nobody_beside(self, clock: tuple, passes: _Passes) -> tuple[tuple, tuple]:
         clock, (noted,) = self._alone(clock, passes)

@@ -10,6 +10,7 @@ import pytest
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
+from mfabric_jax.routing import fixed
 from mfabric_jax.routing.ends import FlowEnds, ends, ends_on_circuits, ends_on_paths
 from mfabric_jax.routing.fixed import add_paths, fixed_times_now, single_shortest_paths
 from mfabric_jax.routing.region import part_times
@@ -139,3 +140,30 @@ def test_relayed_pairs_end_together():
         Region(2, UNIT, 1, 1), np.array([[0, 1], [1, 0]]), np.array([[9.0, 4], [2, 9]]), "relay", 2, 3
     )
     assert got == FlowEnds(pytest.approx([3.0, 3.0]), None, 3)
+
+
+@pytest.mark.parametrize("edges", [None, np.array([9.0, 7.0, 8.0])])
+@pytest.mark.parametrize("exact", [0, 1, 5])
+def test_large_all_to_alls_are_estimated_from_a_sample(edges, exact, monkeypatch):
+    rng = np.random.default_rng(0)
+    size = rng.uniform(0, 1, (20, 6, 6)) ** 3 * (1 - np.eye(6)) * rng.uniform(1, 9, (20, 1, 1))
+    size[3] = 0
+    ports = fixed.StarLoads(size, np.full(6, 4.0), edges)
+    every, bounds = fixed.latest_ends_on(ports), fixed.port_bounds(ports)
+    assert (every >= bounds * (1 - 1e-12)).all()
+    assert (every > bounds * 1.001).any()
+    monkeypatch.setattr(fixed, "EXACT_PORTS", 5)
+    monkeypatch.setattr(fixed, "EXACT_WORK", exact * 6**4)
+    got = fixed.latest_ends_on(ports)
+    assert (got == every).sum() >= exact
+    assert got[3] == 0
+    np.testing.assert_allclose(got, every, rtol=0.2)
+    if not exact:
+        np.testing.assert_array_equal(got, bounds)
+    dead = ports._replace(port=ports.port * [1, 0, 1, 1, 1, 1])
+    assert np.isinf(fixed.latest_ends_on(dead)[bounds > 0]).all()
+
+
+def test_no_port_bound_is_above_the_exact_end():
+    ports = fixed.StarLoads(np.array([[[0, 3.0], [1, 0]]]), np.array([1.0, 2.0]), np.array([0.5, 4.0]))
+    assert fixed.port_bounds(ports).tolist() == [6.0]  # the first edge has 3 bytes to send at 0.5 bytes/s

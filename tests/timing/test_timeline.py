@@ -393,10 +393,12 @@ def test_every_pass_runs_once_and_what_is_held_is_counted(schedule):
 
 
 def drawn(seed, pipeline, depth):
-    """Passes of gradients of weights have no all-to-alls."""
+    """Passes of gradients of weights have no all-to-alls, nor have some of the others."""
     one = draw(seed, pipeline, depth, partial=True)
     blocks, rng = one.blocks, np.random.default_rng(seed)
     blocks = blocks._replace(moe=blocks.moe & (one.order.kind != WEIGHT)[..., None], experts=blocks.moe)
+    silent = np.random.default_rng(seed).random(one.order.kind.shape) < 0.2
+    blocks = blocks._replace(moe=blocks.moe & ~silent[..., None])
     nothing = (one.order.chunk < 0)[..., None]
     blocks = blocks._replace(moe=blocks.moe & ~nothing, present=blocks.present & ~nothing)
     scores = one.compute.attention_s * rng.uniform(0, 1, pipeline.stages)
