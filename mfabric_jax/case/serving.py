@@ -17,8 +17,9 @@ class Formats(SettingsGroup, frozen=True):
     weights: Annotated[
         Literal["fp8", "bf16", "nvfp4", "mxfp4", "int4"],
         doc(
-            "Format of weights, and of matrix products with them. mxfp4 and int4 hold routed experts in four bits and"
-            " other weights in bf16; products are in bf16."
+            "Format of weights, and of matrix products with them. fp8: scaled by blocks of 128 x 128 or by tensor"
+            " (0.02 % fewer bytes). mxfp4 and int4 hold routed experts in four bits and other weights in bf16;"
+            " products are in bf16."
         ),
     ] = "fp8"
     cache: Annotated[Literal["fp8", "bf16"], doc("Format of cached keys and values.")] = "bf16"

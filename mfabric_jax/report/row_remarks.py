@@ -32,7 +32,7 @@ def remarks(rows: Rows, effective: Mapping[str, Any] | None = None) -> list[str]
     known = [row for row in rows if usable(row.get(TIME))]
     named = [row for row in grid.with_named_graphs(known) if None not in (row.get("model"), row.get("fabric"))]
     sentences = [*_batches(named), *_above_peak(named), *_switches(named), *_idle(known, effective or {})]
-    sentences += [*_experts(named), *_sampled(named), *_small(named), *_missing_quotes(named, effective or {})]
+    sentences += [*_experts(named), *_estimates(named), *_small(named), *_missing_quotes(named, effective or {})]
     return [*sentences, *_accuracy(named, effective or {})]
 
 
@@ -150,7 +150,7 @@ def _experts(rows: Rows) -> Iterator[str]:
         yield f"Experts drop selections beyond their capacity (share of all): {most}."
 
 
-def _sampled(rows: Rows) -> Iterator[str]:
+def _estimates(rows: Rows) -> Iterator[str]:
     ranks = sorted({row["ep"] for row in rows if (usable(row.get("ep")) or 0) > EXACT_PORTS})
     if ranks:
         yield (

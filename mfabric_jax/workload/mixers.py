@@ -113,6 +113,7 @@ class GroupedQuery(_Indexed):
     - `query_rank`: rank of the projection to queries (multi-matrix factorization attention, arXiv 2412.19255); 0: full.
     - `index_top_k`: tokens that a query sees, chosen by an indexer of `index_heads` heads of width `index_dim`; 0: all,
       without an indexer. Its keys are cached as keys and values are.
+    - `borrows`: keys and values are those of an earlier block (cross-layer attention, arXiv 2405.12981).
 
     Raise `InputError` unless dimensions are whole numbers and `kv_heads` divides `heads`, and for an indexer in part.
     """
@@ -127,6 +128,7 @@ class GroupedQuery(_Indexed):
     index_heads: int = 0
     index_dim: int = 0
     index_top_k: int = 0
+    borrows: bool = False
 
     def __post_init__(self) -> None:
         _check_dimensions(self, or_none=("window", "value_dim", "query_rank", *_INDEXER))
@@ -148,6 +150,11 @@ class GroupedQuery(_Indexed):
         return self.kv_heads * (self.head_dim + self._value)
 
     @property
+    def _own_keys(self) -> int:
+        """Width of the keys and values that the block computes and caches."""
+        return 0 if self.borrows else self._keys
+
+    @property
     def _most(self) -> int:
         """Tokens that a query sees at most; 0: all."""
         return min(filter(None, (self.window, self.index_top_k)), default=0)
@@ -158,19 +165,19 @@ class GroupedQuery(_Indexed):
 
     def passed_on(self, tokens: int, sequences: int) -> int:
         """Return the elements of keys and values (and of the indexer's key); a window does not reduce them."""
-        return tokens * (self._keys + self.index_dim)
+        return tokens * (self._own_keys + self.index_dim)
 
     def activation_elements(self, hidden: int) -> dict[str, Any]:
         """Return the elements of input, normed input, queries with keys and values (and gates, and those of the
         indexer), and output; queries from a latent, and the latent before and after its norm, by themselves."""
-        queries, others = self.heads * self.head_dim, self._keys + self.gated * self._out + self._index_queries
+        queries, others = self.heads * self.head_dim, self._own_keys + self.gated * self._out + self._index_queries
         ends = {"input": hidden, "norm": hidden, "out": self._out}
         if not self.query_rank:
             return ends | {"qkv": queries + others}
         return ends | {"latents": 2 * self.query_rank, "mla-up": queries, "qkv": others}
 
     def products(self, hidden: int) -> list[tuple[int, int]]:
-        queries, others = self.heads * self.head_dim, self._keys + self.gated * self._out
+        queries, others = self.heads * self.head_dim, self._own_keys + self.gated * self._out
         rank = [(hidden, self.query_rank + others), (self.query_rank, queries)]
         indexer = [(hidden, self._index_queries)] if self.index_heads else []
         return [*(rank if self.query_rank else [(hidden, queries + others)]), *indexer, (self._out, hidden)]
@@ -187,11 +194,11 @@ class GroupedQuery(_Indexed):
     def pointwise_elements(self) -> float:
         """Return the elements of rotated queries and keys (and those of the indexer), of the latent's norm, and of the
         gated output, read and written."""
-        rotated = self.head_dim * (self.heads + self.kv_heads) + self._index_queries
+        rotated = self.head_dim * (self.heads + (0 if self.borrows else self.kv_heads)) + self._index_queries
         return 2 * (rotated + self.query_rank) + self.gated * 3 * self._out
 
     def cache_elements(self, context: Any) -> Any:
-        return _least(context, self.window) * self._keys + self._index_keys(context, in_fp8=False)
+        return _least(context, self.window) * self._own_keys + self._index_keys(context, in_fp8=False)
 
     def decoding(self, context: Any) -> tuple[DecodingWork, ...]:
         """Return attention over the tokens that the query sees, after the indexer over all of them, if there is one."""

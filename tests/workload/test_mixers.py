@@ -54,6 +54,18 @@ def test_a_gated_output():
     assert layer.pointwise_elements() - plain.pointwise_elements() == 3 * 4096
 
 
+def test_borrowed_keys_and_values():
+    """Hunyuan-Large: every second block reads the keys and values of the block before it."""
+    layer, own = GroupedQuery(80, 8, 80, borrows=True), GroupedQuery(80, 8, 80)
+    assert layer.params(6400) == 2 * 6400 * 6400
+    assert own.params(6400) - layer.params(6400) == 2 * 6400 * 8 * 80
+    assert kept(own, 6400) - kept(layer, 6400) == 2 * 8 * 80
+    assert own.pointwise_elements() - layer.pointwise_elements() == 2 * 8 * 80
+    assert (layer.cache_elements(LONG), layer.passed_on(1000, 3)) == (0, 0)
+    assert layer.score_flops(512) == own.score_flops(512)
+    assert layer.decoding(LONG) == own.decoding(LONG)
+
+
 def test_queries_through_a_rank():
     """Attention of Step-3: queries of 64 heads of 256 through a rank of 2048, one key-value head."""
     layer = GroupedQuery(64, 1, 256, query_rank=2048)
