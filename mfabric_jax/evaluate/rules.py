@@ -17,7 +17,7 @@ from mfabric_jax.support.array_module import Array, align_rank, array_module
 from mfabric_jax.timing.blocks import BACK, BASES, SECONDS, factors
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds, complete_seconds
-from mfabric_jax.workload.volume import tp_bytes_per_gpu
+from mfabric_jax.workload.volume import ffn_all_reduces, tp_bytes_per_gpu
 
 FIRST = {
     "block": "reconfigure after the gate, and wait for the switch",
@@ -64,7 +64,7 @@ Seconds = tuple[Array, ...]  # until circuits and packet switches finish, at uni
 
 def trade_off_of(workload: Workload, rates: Any, seconds: BlockSeconds, routing: str = "unsplit") -> TradeOff:
     """Return the costs and gains of a reconfiguration, at rates and seconds of one case () or of many [C]."""
-    reduces = 2 if workload.tp_reduces == "all" else 1
+    reduces = 1 + ffn_all_reduces(workload, moe=True)
     reduce_s = reduces * tp_bytes_per_gpu(workload) / rates.nvlink_Bps
     xp, seconds = array_module(rates, seconds), complete_seconds(workload, seconds)
     dtype = xp.result_type(seconds.attention_s * reduce_s)

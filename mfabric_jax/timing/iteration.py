@@ -32,6 +32,7 @@ from mfabric_jax.workload.volume import (
     block_params,
     context_bytes,
     context_rounds,
+    ffn_all_reduces,
     pp_bytes,
     replica_bytes,
     replica_ring,
@@ -390,8 +391,10 @@ def other_seconds_of(workload: Workload, rates: FabricRates, compute: BlockCompu
     by_kind = {}
     if workload.head_counted or workload.predicted:
         by_kind["head"] = _head(workload, compute)
-    if workload.tp_reduces == "all" and workload.tp > 1:
-        by_kind["tp"] = _each_block(workload, behind=(_column(compute.tp_s),) * 2)
+    if ffn_all_reduces(workload, moe=False):
+        every = (ffn_all_reduces(workload, moe=moe) for moe in (True, False))
+        times = np.where(places(workload).experts >= 0, *every).astype(compute.tp_s.dtype)[None]
+        by_kind["tp"] = _each_block(workload, behind=(times * _column(compute.tp_s),) * 2)
     if workload.cp > 1:
         by_kind["cp"] = _rings(workload, rates, compute)
     if workload.sharding in ("gradients", "parameters"):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from mfabric_jax import units
 from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD, BlockSeconds, backward_of, block_seconds
 from mfabric_jax.workload.gpus import Gpu
-from mfabric_jax.workload.kernels import IDEAL, USUAL_DISPATCHER, job_shares, kernel_seconds, rates_of
+from mfabric_jax.workload.kernels import IDEAL, USUAL_DISPATCHER, kernel_seconds, rates_of, shares_of
 from mfabric_jax.workload.memory import step_bytes
 from mfabric_jax.workload.parallel import Workload
 from mfabric_jax.workload.recompute import recomputed_of
@@ -14,6 +14,7 @@ from mfabric_jax.workload.volume import (
     PASSES,
     context_bytes,
     context_rounds,
+    ffn_all_reduces,
     pp_bytes,
     replica_bytes,
     replica_ring,
@@ -69,7 +70,7 @@ def iteration_seconds(workload: Workload, server: Gpu, speeds: Speeds = USUAL) -
     """
     nics = workload.gpus_per_server if server.nics is None else server.nics
     measured = speeds.efficiency is None
-    shares = job_shares(workload, USUAL_DISPATCHER[workload.dispatch]) if measured else IDEAL
+    shares = shares_of(workload.servers_per_region, USUAL_DISPATCHER[workload.dispatch]) if measured else IDEAL
     of_server = nics * float(units.gbps(speeds.nic_gbps))
     rings = server.nvlink * shares.ring_nvlink, of_server * shares.ring_nic
     sends = server.nvlink * shares.nvlink, of_server * shares.nic, of_server * shares.send
@@ -122,8 +123,11 @@ def _blocks(workload: Workload, moe_only: bool = False) -> float:
 
 def _tensor_parallel(workload: Workload, rates: _Rates, part: BlockSeconds) -> float:
     """Seconds of one micro-batch's TP all-reduces, and of context-parallel transfers not hidden by scores."""
-    reduces = PASSES + recomputed_of(workload.recompute).whole + (PASSES if workload.tp_reduces == "all" else 0)
-    seconds = _blocks(workload) * reduces * tp_bytes_per_gpu(workload) / rates.nvlink
+    reduces = _blocks(workload) * (PASSES + recomputed_of(workload.recompute).whole)
+    dense = _blocks(workload) - _blocks(workload, moe_only=True)
+    for blocks, moe in ((dense, False), (_blocks(workload, moe_only=True), True)):
+        reduces += PASSES * blocks * ffn_all_reduces(workload, moe=moe)
+    seconds = reduces * tp_bytes_per_gpu(workload) / rates.nvlink
     if workload.cp == 1:
         return seconds
     inside = workload.tp * workload.sequence_ranks <= workload.gpus_per_server

@@ -204,7 +204,7 @@ class BandwidthShares(NamedTuple):
     """Achieved over nominal bandwidth of communication.
 
     - `nic`, `nvlink`: in all-to-alls; `ring_nic`, `ring_nvlink`: in rings; `send`: of NICs in sends between stages.
-    - `counts_s`: seconds in which ranks exchange the sizes of a dispatch before it starts.
+    - `counts_s`: seconds for which early ranks wait for the last one before a dispatch; dropless ones exchange sizes.
     - `cores`: fraction of a GPU's cores that an all-to-all uses.
     """
 
@@ -239,13 +239,6 @@ def shares_of(servers: int, dispatcher: str, how: str = "usual", path: str | Non
         counts_s=float(units.us(every["counts"]["us"][column])),
         cores=family["cores"],
     )
-
-
-def job_shares(workload: Workload, dispatcher: str, how: str = "usual", path: str | None = None) -> BandwidthShares:
-    """Return `shares_of` a job's group. `counts_s` is 0 under a capacity factor, because dispatch sizes are then
-    known."""
-    shares = shares_of(workload.servers_per_region, dispatcher, how, path)
-    return shares if workload.capacity_factor is None else shares._replace(counts_s=0.0)
 
 
 DISPATCHERS = ("nccl", "deepep", "hybridep")

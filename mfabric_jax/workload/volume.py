@@ -59,6 +59,19 @@ def tp_bytes_per_gpu(workload: Workload) -> float:
     return part * ring_bytes(workload.folded * pp_bytes(workload), workload.attention_tp)
 
 
+def ffn_all_reduces(workload: Workload, *, moe: bool) -> float:
+    """Return how many TP all-reduces, each of `tp_bytes_per_gpu`, a block's FFN or experts cost a pass.
+
+    Under "copies" those of experts carry every copy of a token that a rank's gate selects: Megatron-LM's all-to-all
+    dispatcher gathers tokens after they are copied for their experts (NVIDIA/Megatron-LM, token_dispatcher.py).
+    """
+    if workload.tp_reduces == "attention" or workload.tp == 1:
+        return 0.0
+    if workload.tp_reduces == "all" or not moe:
+        return 1.0
+    return workload.architecture.top_k * workload.architecture.routed_width / workload.architecture.hidden
+
+
 def pp_bytes(workload: Workload) -> float:
     """Return the bytes that one EP rank (its whole TP group) sends to the next stage, per micro-batch and direction."""
     return workload.tokens * workload.architecture.hidden * ACTIVATION_BYTES
@@ -198,11 +211,12 @@ def iteration_bytes(workload: Workload) -> dict[str, float]:
     element = workload.dispatch_bytes_per_selection + workload.combine_bytes_per_selection
     leaving = workload.selections * (workload.ep - 1) / workload.ep
     gradients = [replica_bytes(workload, stage) for stage in range(workload.pp)]
-    reduces = PASSES + again.whole + (PASSES if workload.tp_reduces == "all" else 0)
     boundaries, holders = sum(a != b for a, b in itertools.pairwise(workload.paths[0])), workload.order.copies
     dp = workload.dp * holders
+    reduces = model.blocks * (PASSES + again.whole) + PASSES * workload.moe_layers * ffn_all_reduces(workload, moe=True)
+    reduces += PASSES * (model.blocks - workload.moe_layers) * ffn_all_reduces(workload, moe=False)
     each = {  # of one EP rank, its TP group together
-        "TP": workload.micro_batches * reduces * model.blocks * workload.tp * tp_bytes_per_gpu(workload),
+        "TP": workload.micro_batches * reduces * workload.tp * tp_bytes_per_gpu(workload),
         "EP": workload.micro_batches * rounds * workload.moe_layers * leaving * element,
         "PP": workload.micro_batches * PASSES * boundaries * pp_bytes(workload),
         "DP": sum(

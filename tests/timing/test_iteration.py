@@ -425,6 +425,13 @@ def test_experts_that_are_all_reduced_too():
     np.testing.assert_array_equal(alone(job(tp_reduces="all", recompute="block"))["tp"], got.walked.others["tp"])
 
 
+def test_copies_of_tokens_that_experts_gather():
+    # As above with two experts a token in the second of two blocks; the first one is dense.
+    workload = job(tp_reduces="copies", dense_blocks=1, top_k=2)
+    before, got = (timed(dataclasses.replace(workload, tp_reduces=kind)) for kind in ("attention", "copies"))
+    np.testing.assert_allclose(got.spent["tp_comm_s"], before.spent["tp_comm_s"] + 24 / 2 * (1 + 2), rtol=RTOL)
+
+
 def test_keys_and_values_around_a_ring_in_a_server_and_between_servers():
     # CP 2: 2.5e5 tokens a rank, of 2 x 249 elements in bf16: 249 MB once around; over NVLink of four GPUs 0.1245 s.
     # CP 4 is two servers of two ranks: 1.25e5 tokens, thrice 124.5 MB, over half of a server's NICs and three hops.

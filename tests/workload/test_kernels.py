@@ -150,11 +150,12 @@ def test_an_unknown_gpu_takes_the_wide_estimate():
         assert rates_of(gpu).products["bf16"] == gpu.bf16_flops * usual
 
 
-def test_counts_are_told_before_a_dispatch_unless_a_capacity_says_its_size():
+def test_ranks_wait_for_the_last_before_a_dispatch_with_and_without_a_capacity():
     kernels = {"compute.rate": "kernels", "gpu.name": "H100-SXM", "network.fabric": "fat-tree"}
-    told_s = lambda changes: scenario(small(kernels | changes)).rates(400.0).counts_s  # noqa: E731
-    assert told_s({}) == pytest.approx(3.11 / (48 * 64), rel=1e-3)  # once a block and micro-batch of the profile
-    assert told_s({"job.capacity_factor": 8.0}) == told_s({"compute.rate": "efficiency"}) == 0.0
+    waited_s = lambda changes: scenario(small(kernels | changes)).rates(400.0).counts_s  # noqa: E731
+    assert waited_s({}) == pytest.approx(3.11 / (48 * 64), rel=1e-3)  # once a block and micro-batch of the profile
+    assert waited_s({"job.capacity_factor": 8.0}) == waited_s({})
+    assert waited_s({"compute.rate": "efficiency"}) == 0.0
 
 
 def test_links_between_measured_numbers_of_servers():

@@ -202,6 +202,12 @@ def test_pieces_by_hand():
     both = iteration_bytes(get("mixtral-8x7b", tp_reduces="all"))
     assert both == volume | {"TP": 2 * volume["TP"]}
     assert both["TP"] / (both["TP"] + both["EP"]) == pytest.approx(0.7745, abs=5e-4)
+    # Every token is copied for its two experts before ranks gather it: twice the bytes after experts.
+    copies = iteration_bytes(get("mixtral-8x7b", tp_reduces="copies"))
+    assert copies == volume | {"TP": pytest.approx(3 * volume["TP"], rel=1e-12)}
+    dense = get("deepseek-r1", tp=8, ep=8, tp_reduces="copies")  # 58 blocks of 8 copies, 3 dense ones
+    alone = iteration_bytes(dataclasses.replace(dense, tp_reduces="attention"))["TP"]
+    assert iteration_bytes(dense)["TP"] == pytest.approx(alone * (61 + 58 * 8 + 3) / 61, rel=1e-12)
     # The first stage of DeepSeek has three dense blocks.
     deepseek = get("deepseek-r1")
     model, first, last = deepseek.architecture, replica_bytes(deepseek, 0), replica_bytes(deepseek, 15)

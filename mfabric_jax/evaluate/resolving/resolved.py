@@ -33,9 +33,9 @@ from mfabric_jax.workload.kernels import (
     IDEAL,
     BandwidthShares,
     achieved_by_kernels,
-    job_shares,
     kernel_seconds,
     rates_of,
+    shares_of,
     table,
 )
 
@@ -289,7 +289,7 @@ class Resolved(Hardware):
         case: Any = self.case
         if case.compute.rate.name != "kernels":
             return IDEAL
-        return job_shares(job, case.job.dispatcher, how, case.compute.rate.table)
+        return shares_of(job.servers_per_region, case.job.dispatcher, how, case.compute.rate.table)
 
     @property
     def memory_Bps(self) -> float:
