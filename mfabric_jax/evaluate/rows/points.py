@@ -31,8 +31,7 @@ from mfabric_jax.evaluate.rows.rows import (
     to_rows,
 )
 from mfabric_jax.evaluate.rules import TradeOff, trade_off_of
-from mfabric_jax.evaluate.solving import is_measured_under, problem_at, solve_efficiency
-from mfabric_jax.evaluate.times import time_iterations
+from mfabric_jax.evaluate.solving import is_measured_under, problem_at, solve_efficiency, time_iterations
 from mfabric_jax.routing.ends import FlowEnds
 from mfabric_jax.support.bands import OF_KERNELS, OF_LINKS, PROMPT, band_columns, is_of_band
 from mfabric_jax.support.text_files import cached_by_files
