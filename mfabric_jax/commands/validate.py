@@ -57,7 +57,7 @@ def run(options: Options) -> None:
         raise InputError(f"rows is a file of served models for validate serving alone; leave out {beside[0]}.")
     if options.what != "packet":
         check_unread(options, ("transport", "dtype"), "validate packet")
-        kinds = {"training": _trainings, "serving": _servings if options.rows is None else _served}
+        kinds = {"training": _trainings, "serving": _servings if options.rows is None else _predict_served}
         return kinds[options.what](options)
     if options.runs is None:
         raise InputError("validate packet needs --runs, a folder of packet-level runs.")
@@ -137,9 +137,9 @@ def _servings(options: Options) -> None:
             shared.tell(figures.steps(steps, Path(options.figures) / "steps.png"))
 
 
-def _served(options: Options) -> None:
+def _predict_served(options: Options) -> None:
     from mfabric_jax.apps.serving.served_rows import predict_rows, read_served, summarize_served
-    from mfabric_jax.report.tables import served as table
+    from mfabric_jax.report.tables import served_errors as table
 
     measured = read_served(str(options.rows))
     shared.check_outputs(options.out)

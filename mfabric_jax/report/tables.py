@@ -319,7 +319,7 @@ _PEER_ERRORS = (
 )
 
 
-def served(rows: Rows, errors: Rows) -> str:
+def served_errors(rows: Rows, errors: Rows) -> str:
     """Return the tables of `mfabric validate serving --rows`: errors by group, beside a peer's, and the reasons of rows
     that cannot be predicted."""
     tables = [

@@ -96,12 +96,12 @@ def measured_kernels(gpu: Gpu, engine: str = FASTEST, how: str = "usual") -> Mea
     known = _table().get(gpu.name)
     if known is None:
         return MeasuredKernels(gpu, _estimated_facts(gpu, how))
-    return MeasuredKernels(gpu, _merged(known, known.get(engine, {})))
+    return MeasuredKernels(gpu, _merge(known, known.get(engine, {})))
 
 
-def _merged(facts: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(facts: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """The facts of the fastest engine, replaced where an engine has its own."""
-    both = {name: _merged(facts[name], value) for name, value in own.items() if isinstance(facts.get(name), dict)}
+    both = {name: _merge(facts[name], value) for name, value in own.items() if isinstance(facts.get(name), dict)}
     return {**facts, **own, **both}
 
 

@@ -46,12 +46,12 @@ def public_model(name: str) -> PublicModel:
         return PublicModel(read_model(name)[0])
     for pattern, (known, weights) in RELEASES.items():
         if re.fullmatch(pattern, name):
-            return PublicModel(_released(known), weights)
+            return PublicModel(_read_release(known), weights)
     allowed = ", ".join(EXAMPLES)
     raise InputError(f"model {name!r:.80} is unknown; allowed: {allowed}, or a folder with {CONFIG}.")
 
 
 @functools.cache
-def _released(name: str) -> Architecture:
+def _read_release(name: str) -> Architecture:
     file = resources.files("mfabric_jax.workload") / "public" / f"{name}.toml"
     return read_model(str(file))[0] if file.is_file() else get_model(name).architecture

@@ -96,7 +96,7 @@ def formats_of(weights: str, gpu: Gpu, *, latent: bool = False, cache: str | Non
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Replica:
+class ServedReplica:
     """A model on the GPUs of one replica.
 
     - `gpus`: that split attention and FFNs; `expert_gpus`: EP, by which routed experts are split.
@@ -123,7 +123,7 @@ def replica(
     engine: str = FASTEST,
     cache: str | None = None,
     measured_experts: bool = True,
-) -> Replica:
+) -> ServedReplica:
     """Return a replica of a model.
 
     - `measured_experts`: experts are as popular as those of OLMoE in each of its five kinds of text (arXiv
@@ -140,7 +140,7 @@ def replica(
             f"ep must be at most the {architecture.experts} experts of {architecture.name}, got {expert_gpus}."
         )
     latent = any(kind.whole_cache for kind, _ in architecture.attention.shares)
-    return Replica(
+    return ServedReplica(
         architecture,
         measured_kernels(gpu, engine),
         formats_of(weights, gpu, latent=latent, cache=cache),
@@ -197,7 +197,7 @@ class LayerParts(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------------------------- parts
-def pass_parts(model: Replica, tokens: PassTokens) -> LayerParts:
+def pass_parts(model: ServedReplica, tokens: PassTokens) -> LayerParts:
     """Return the seconds of a pass by part."""
     facts, kernels, every = model.architecture, model.kernels, tokens.every
     moe, plain = len(facts.moe_blocks), facts.dense_part * (facts.blocks - len(facts.moe_blocks))
@@ -217,7 +217,7 @@ def pass_parts(model: Replica, tokens: PassTokens) -> LayerParts:
     )
 
 
-def attention_s(model: Replica, kind: Any, tokens: PassTokens) -> float:
+def attention_s(model: ServedReplica, kind: Any, tokens: PassTokens) -> float:
     """Return the seconds of one layer's attention of a kind."""
     kernels, every, total = model.kernels, tokens.every, 0.0
     for shape in kind.products_of_gpu(model.architecture.hidden, model.gpus, decoding=tokens.prompts == 0):
@@ -235,7 +235,7 @@ def attention_s(model: Replica, kind: Any, tokens: PassTokens) -> float:
     return total + (scores_s(model, kind, tokens) if tokens.prompts else 0.0)
 
 
-def decoding_s(model: Replica, kind: Any, tokens: PassTokens) -> float:
+def decoding_s(model: ServedReplica, kind: Any, tokens: PassTokens) -> float:
     """Return the seconds of one layer's attention over caches, indexers and recurrent states included."""
     kernels, part, context = model.kernels, kind.cache_part(model.gpus), tokens.context
     *before, core = kind.decoding(context) or (None,)
@@ -254,7 +254,7 @@ def decoding_s(model: Replica, kind: Any, tokens: PassTokens) -> float:
     return total + float(decode_s(kernels, model.formats.cache, elements, tokens.answers, seen, heads))
 
 
-def scores_s(model: Replica, kind: Any, tokens: PassTokens) -> float:
+def scores_s(model: ServedReplica, kind: Any, tokens: PassTokens) -> float:
     """Return the seconds of one layer's scores of whole prompts. Recurrences take their FLOPs at the rate of attention
     scores."""
     kernels, length = model.kernels, max(2.0, tokens.length)
@@ -268,7 +268,7 @@ def scores_s(model: Replica, kind: Any, tokens: PassTokens) -> float:
 LONG = 4096  # tokens of a prompt at whose rate recurrences compute
 
 
-def router_s(model: Replica, every: float) -> float:
+def router_s(model: ServedReplica, every: float) -> float:
     """Return the seconds of a router and of projections around routed experts; 0 without a router."""
     facts, kernels = model.architecture, model.kernels
     total = float(product_s(kernels, "bf16", every, facts.hidden, facts.choices)) if facts.choices else 0.0
@@ -278,7 +278,7 @@ def router_s(model: Replica, every: float) -> float:
     return total
 
 
-def routed_s(model: Replica, every: float) -> float:
+def routed_s(model: ServedReplica, every: float) -> float:
     """Return the seconds of one layer's routed experts on the busiest GPU, mean over layers. A model without experts
     has one, a dense FFN."""
     facts, load = model.architecture, model.load
@@ -294,7 +294,7 @@ def routed_s(model: Replica, every: float) -> float:
     return float(experts_s(model.kernels, model.formats.experts, work).max(-1).mean())
 
 
-def ffn_s(model: Replica, every: float, width: float) -> float:
+def ffn_s(model: ServedReplica, every: float, width: float) -> float:
     """Return the seconds of an FFN that all GPUs of a replica split; 0 if `width` is 0."""
     if not width:
         return 0.0
@@ -317,7 +317,7 @@ class TokenSeconds(NamedTuple):
         return self.step_s + self.prompts_s
 
 
-def token_seconds(model: Replica, requests: float, prompt: float, answer: float) -> TokenSeconds:
+def token_seconds(model: ServedReplica, requests: float, prompt: float, answer: float) -> TokenSeconds:
     """Return the seconds from token to token where `requests` at a time have prompts and answers of these lengths.
 
     An answer sees its prompt and, on average, half of itself. While a request writes its answer, each of the others
@@ -333,6 +333,6 @@ def token_seconds(model: Replica, requests: float, prompt: float, answer: float)
     return TokenSeconds(step.total, requests / answer * added_s, step)
 
 
-def first_token_s(model: Replica, prompt: float) -> float:
+def first_token_s(model: ServedReplica, prompt: float) -> float:
     """Return the seconds of a lone prompt's pass, which its first token ends."""
     return pass_parts(model, PassTokens(prompts=prompt, length=prompt)).total

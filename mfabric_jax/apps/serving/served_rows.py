@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mfabric_jax import checks, units
-from mfabric_jax.apps.serving.replica import Replica, replica, token_seconds
+from mfabric_jax.apps.serving.replica import ServedReplica, replica, token_seconds
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.support.text_files import read_text
 from mfabric_jax.workload import get_gpu
@@ -62,18 +62,20 @@ def predict_rows(rows: Iterable[Mapping[str, str]]) -> Iterator[dict[str, Any]]:
     """Yield every row with its prediction: `predicted_tpot_ms`; `low_ms` and `high_ms`, the least and most with the
     kernels and habits of all engines; `error` (predicted / measured - 1); and `reason` where it cannot be said."""
     for row in rows:
-        predicted = dict.fromkeys(("predicted_tpot_ms", "low_ms", "high_ms", "error"))
+        predicted: dict[str, Any] = dict.fromkeys(("predicted_tpot_ms", "low_ms", "high_ms", "error"))
         reason = ""
         try:
-            own, *others = [_tpot_ms(row, engine) for engine in (row["backend"], *ENGINES)]
-            measured = _measured_ms(row, MEASURED)
-            predicted = {
-                **{"predicted_tpot_ms": own, "low_ms": min(own, *others), "high_ms": max(own, *others)},
-                "error": None if measured is None else own / measured - 1,
-            }
+            predicted |= _prediction(row)
         except InputError as mistake:
             reason = str(mistake)
         yield {**row, **predicted, "reason": reason}
+
+
+def _prediction(row: Mapping[str, str]) -> dict[str, Any]:
+    own, *others = [_tpot_ms(row, engine) for engine in (row["backend"], *ENGINES)]
+    measured = _measured_ms(row, MEASURED)
+    error = None if measured is None else own / measured - 1
+    return {"predicted_tpot_ms": own, "low_ms": min(own, *others), "high_ms": max(own, *others), "error": error}
 
 
 def _tpot_ms(row: Mapping[str, str], engine: str) -> float:
@@ -93,7 +95,7 @@ def _tpot_ms(row: Mapping[str, str], engine: str) -> float:
 
 
 @functools.lru_cache(maxsize=512)
-def _replica(name: str, system: str, engine: str, number: str, gpus: int, expert_gpus: int) -> Replica:
+def _replica(name: str, system: str, engine: str, number: str, gpus: int, expert_gpus: int) -> ServedReplica:
     model = _model(name)
     weights = model.weights or WEIGHTS[number]
     return replica(model.architecture, _gpu(system), gpus, expert_gpus, weights, engine=engine)
@@ -136,7 +138,7 @@ def summarize_served(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     - `peer_rows`, `peer_median`, `peer_mean`: rows with a peer's prediction, and its errors; `beside_median`,
       `beside_mean`: our errors in these rows.
     """
-    by = {"model": ("model_path",), "GPU": ("system",), "engine": ("backend",)}
+    by: dict[str, tuple[str, ...]] = {"model": ("model_path",), "GPU": ("system",), "engine": ("backend",)}
     by["model, GPU, engine"] = ("model_path", "system", "backend")
     groups = [
         (what, ", ".join(key), [row for row in rows if tuple(row[name] for name in names) == key])
