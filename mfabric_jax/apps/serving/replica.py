@@ -45,16 +45,18 @@ class EngineHabits(NamedTuple):
       TensorRT-LLM fuses them with all-reduces (`AllReduceFusionOp.RESIDUAL_RMS_NORM`).
     - `attention`: small kernels around attention: norms of heads, rotation, write of the cache. TensorRT-LLM's
       operator, which was measured as a whole, rotates and writes itself; latent attention was measured as a whole, too.
+    - `latent_cache`: format of cached latents, unless stated: FP8 in TensorRT-LLM's recipe for DeepSeek-R1.
     """
 
     mixes: bool = False
     norms: int = 2
     attention: int = 3
+    latent_cache: str | None = None
 
 
 USUAL = EngineHabits()
 HABITS = {
-    "trtllm": EngineHabits(mixes=True, norms=0, attention=1),
+    "trtllm": EngineHabits(mixes=True, norms=0, attention=1, latent_cache="fp8"),
     "vllm": EngineHabits(mixes=True),
     "sglang": USUAL,
     FASTEST: USUAL,
@@ -81,7 +83,8 @@ def formats_of(weights: str, gpu: Gpu, *, latent: bool = False, cache: str | Non
 
     - NVFP4 releases keep latent attention in bf16 and state an FP8 cache (NVIDIA's DeepSeek-R1-FP4). Others cache in
       bf16, the engines' default, unless `cache` says otherwise.
-    - mxfp4 and int4 hold only routed experts in four bits. Blackwell multiplies MXFP4 with MXFP8 activations.
+    - mxfp4 and int4 hold only routed experts in four bits. Blackwell multiplies MXFP4 with MXFP8 activations, Hopper
+      turns it into bf16 (TensorRT-LLM's deployment guide for gpt-oss).
     """
     blackwell = gpu.name.startswith(BLACKWELL)
     known = {
@@ -139,10 +142,12 @@ def replica(
         raise Misfit(
             f"ep must be at most the {architecture.experts} experts of {architecture.name}, got {expert_gpus}."
         )
+    kernels = measured_kernels(gpu, engine)
     latent = any(kind.whole_cache for kind, _ in architecture.attention.shares)
+    cache = cache or (HABITS[engine].latent_cache if latent else None)
     return ServedReplica(
         architecture,
-        measured_kernels(gpu, engine),
+        kernels,
         formats_of(weights, gpu, latent=latent, cache=cache),
         _load(architecture, expert_gpus, measured_experts),
         gpus,
