@@ -54,6 +54,7 @@ MOE = {
 CACHES = {"bfloat16": "bf16", "fp8": "fp8"}
 MOST_ROWS = 3000  # of a fit
 WORST = 0.3  # mean error of constants that are kept
+NOTHING = 1e-6  # a constant below it is 0
 
 Rows = list[dict[str, Any]]
 
@@ -96,7 +97,8 @@ def fit(form: Callable[[Mapping[str, float]], Any], measured: Any, start: Mappin
     best = least_squares(miss, first, bounds=(low, high), loss="soft_l1", f_scale=0.15, x_scale=np.maximum(first, 1e-3))
     errors = np.expm1(miss(best.x))
     note = {"error": float(np.abs(errors).mean()), "bias": float(np.median(errors)), "rows": len(errors)}
-    return {name: float(f"{value:.4g}") for name, value in zip(names, best.x, strict=True)} | note
+    rounded = {name: float(f"{value:.4g}") for name, value in zip(names, best.x, strict=True)}
+    return {name: value if value > NOTHING else 0.0 for name, value in rounded.items()} | note
 
 
 def thinned(rows: Mapping[tuple, float]) -> tuple[Any, Any]:

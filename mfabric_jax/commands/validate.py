@@ -146,6 +146,6 @@ def _predict_served(options: Options) -> None:
     from mfabric_jax.evaluate.rows.results import provenance
 
     rows = _collect_rows(predict_rows(measured), len(measured))
-    config = {"command": "validate serving", "rows": options.rows}
+    config = {"command": "served rows", "rows": options.rows}  # of no kind: columns are those of a user's file
     shared.write(rows, options.out, config | provenance("float64"))
     print(table(rows, summarize_served(rows)))

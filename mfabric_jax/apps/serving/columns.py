@@ -136,22 +136,10 @@ LOADED = Columns(
 """Columns that `serving.load` adds to `SERVED`; most count only requests after the warm-up."""
 SERVE = Columns(SERVED, LOADED, SPLIT)
 SERVED_ROWS = Columns(
-    Column("model_path", TEXT, "Public name of the model, or a folder with its config.json."),
-    Column("system", TEXT, "Name of the GPU."),
-    Column("backend", TEXT, "Engine: trtllm, sglang or vllm."),
-    Column("gemm_quant_mode", TEXT, "Format of weights."),
-    Column("tp_size", "GPUs", "GPUs of the replica, which split attention."),
-    Column("moe_ep_size", "GPUs", "GPUs by which experts are split."),
-    Column("isl", "tokens", "Tokens of a prompt."),
-    Column("osl", "tokens", "Tokens of an answer."),
-    Column("batch_size", "", "Requests at once."),
-    Column("silicon_tpot_ms", "ms", "Measured time per output token.", only_some=True),
-    Column("silicon_ttft_ms", "ms", "Measured time to the first token; not predicted.", only_some=True),
-    Column("peer_tpot_ms", "ms", "Time per output token that another tool predicts.", only_some=True),
     Column("predicted_tpot_ms", "ms", "Predicted time per output token."),
-    Column("low_ms", "ms", "Least prediction, of all engines."),
-    Column("high_ms", "ms", "Most prediction, of all engines."),
+    Column("low_ms", "ms", "Least prediction, with the kernels and habits of all engines."),
+    Column("high_ms", "ms", "Most prediction, with the kernels and habits of all engines."),
     Column("error", "", "Predicted over measured time, minus 1."),
     Column("reason", TEXT, "Why the row cannot be predicted."),
 )
-"""Columns of `validate serving --rows`: those that it reads, then those that it adds. Further columns are kept."""
+"""Columns that `validate serving --rows` adds to those of the file that it reads (docs/serving.md)."""
