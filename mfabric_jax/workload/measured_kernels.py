@@ -134,15 +134,13 @@ def _estimated_facts(gpu: Gpu, how: str) -> dict[str, Any]:
     decode = {cache: {"floor_us": launch_us, "bw": bw, "ns_a_context_token": 0.0} for cache in CACHE}
     scores = {
         f"{width}/0": {
-            str(length): 1e9 * 2 * float(width) * length / rates.scores(length, float(width), backward=False)
+            str(length): 2 * float(width) * length / units.ns(rates.scores(length, float(width), backward=False))
             for length in LENGTHS
         }
         for width in rates.attention[0]
     }
     reduces = {
-        str(gpus): {
-            str(size): 2 * (gpus - 1) * launch_us + 1e6 * 2 * (gpus - 1) / gpus * size / ring_Bps for size in SIZES
-        }
+        str(gpus): {str(size): 2 * (gpus - 1) * (launch_us + units.to_us(size / (gpus * ring_Bps))) for size in SIZES}
         for gpus in (2, 4, 8)
     }
     return {
@@ -193,7 +191,8 @@ def product_form(
 def soft_max(first: Any, second: Any, power: float) -> Any:
     """Return (first^power + second^power)^(1/power), the larger of two times with a soft knee."""
     larger, smaller = np.maximum(first, second), np.minimum(first, second)
-    return larger * (1 + (smaller / np.maximum(larger, 1e-30)) ** power) ** (1 / power)
+    ratio = smaller / np.where(larger > 0, larger, 1.0)
+    return larger * (1 + ratio**power) ** (1 / power)
 
 
 def _facts_of(known: Mapping[str, Any], number: str, gpu: Gpu) -> Mapping[str, Any]:
@@ -265,7 +264,7 @@ def decode_form(
 ) -> Any:
     """Return `decode_s` for these constants."""
     read = requests * context * elements * CACHE[cache]
-    serial_s = units.us(facts["ns_a_context_token"] / 1000) * context
+    serial_s = units.ns(facts["ns_a_context_token"]) * context
     return units.us(facts["floor_us"]) + read / (kernels.memory_Bps * facts["bw"]) + serial_s
 
 
@@ -294,7 +293,7 @@ def prompt_attention_s(
     if window and length > window and windowed in cells:
         in_window = log_interpolated(cells[windowed], min(length, max(map(float, cells[windowed]))))
         each_ns = min(each_ns, in_window * max(1.0, window / WINDOW))
-    return units.us(each_ns / 1000) * heads * tokens
+    return units.ns(each_ns) * heads * tokens
 
 
 WINDOW = 128  # tokens of the measured window

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mfabric_jax import units
 from mfabric_jax.apps.serving.expert_load import ExpertLoad, place_experts
 from mfabric_jax.checks import Misfit, one_of, whole
 from mfabric_jax.traffic.generator import layer_shares
@@ -230,7 +231,7 @@ def attention_s(model: ServedReplica, kind: Any, tokens: PassTokens) -> float:
         total += float(product_s(kernels, number, every, shape.inner, shape.outer))
     if kind.whole_cache:
         latent = kernels.facts["latent"]
-        total += 1e-6 * (latent["floor_us"] + latent["ns_a_token"] / 1000 * every)
+        total += units.us(latent["floor_us"]) + units.ns(latent["ns_a_token"]) * every
     else:
         moved = ACTIVATION * every * kind.pointwise_elements() / model.gpus
         total += float(pointwise_s(kernels, model.habits.attention, moved))
