@@ -17,7 +17,8 @@ class Options(shared.RowOptions, shared.OnDevice):
     packet: packet-level runs, predicted by exact max-min fluid completion at the line rate without headers, and by the
     same corrected for the run's transport. Neither models queues or losses.
     training: steps of trainings on real clusters, which the package contains with their sources.
-    serving: dispatch and combine kernels, decoding steps and prefill passes, also from the package.
+    serving: dispatch and combine kernels, decoding steps and prefill passes, also from the package; or, with --rows,
+    rows of served models from a file of your own.
     """
 
     what: Annotated[
@@ -25,8 +26,10 @@ class Options(shared.RowOptions, shared.OnDevice):
         Positional("packet|training|serving", "a subcommand first; allowed: packet, training, serving", "validation"),
     ]
     """packet: packet-level runs; training: training steps; serving: inference."""
-    rows: Annotated[tuple[str, ...], Positional("ROW")] = ()
+    names: Annotated[tuple[str, ...], Positional("ROW")] = ()
     """Rows of `training` or `serving` (default: all); for `serving`, a benchmark's name selects all of its rows."""
+    rows: str | None = None
+    """For `serving`: a .csv file of served models to predict (docs/serving.md lists its columns)."""
     runs: str | None = None
     """A folder of packet-level runs, one .json file per run."""
     transport: str = "named"
@@ -49,13 +52,17 @@ def run(options: Options) -> None:
         raise InputError(f"picture applies only to validate training; leave out --picture {options.picture}.")
     if options.what != "serving" and options.figures is not None:
         raise InputError(f"figures apply only to validate serving; leave out --figures {options.figures}.")
+    if options.rows is not None and (options.what != "serving" or options.names or options.figures):
+        beside = options.names or (("--figures",) if options.figures else (f"validate {options.what}",))
+        raise InputError(f"rows is a file of served models for validate serving alone; leave out {beside[0]}.")
     if options.what != "packet":
         check_unread(options, ("transport", "dtype"), "validate packet")
-        return _trainings(options) if options.what == "training" else _servings(options)
+        kinds = {"training": _trainings, "serving": _servings if options.rows is None else _predict_served}
+        return kinds[options.what](options)
     if options.runs is None:
         raise InputError("validate packet needs --runs, a folder of packet-level runs.")
-    if options.rows:
-        raise InputError(f"rows apply only to validate training and serving; leave out {options.rows[0]!r}.")
+    if options.names:
+        raise InputError(f"rows apply only to validate training and serving; leave out {options.names[0]!r}.")
     shared.start_jax(options.dtype, options.device)
     from mfabric_jax.apps import validation
     from mfabric_jax.apps.validation.packets import NAMED
@@ -90,7 +97,7 @@ def _collect_rows(rows: Iterable[dict[str, Any]], count: int) -> list[dict[str, 
 def _trainings(options: Options) -> None:
     from mfabric_jax.apps.validation.training_steps import training_ratios, training_rows, training_summary, trainings
 
-    measured = trainings(options.rows)
+    measured = trainings(options.names)
     shared.check_outputs(options.out, picture=options.picture)
     shared.start_jax("float32", options.device)
     from mfabric_jax.evaluate.rows.results import provenance
@@ -115,7 +122,7 @@ def _servings(options: Options) -> None:
     from mfabric_jax.evaluate.rows.results import provenance
     from mfabric_jax.report.tables import servings as table
 
-    measured = servings(options.rows)
+    measured = servings(options.names)
     rows = _collect_rows(serving_rows(measured), len(measured))
     config = {"command": "validate serving", "rows": [serving.name for serving in measured]}
     shared.write(rows, options.out, config | provenance("float64"), options.columns("validate serving"))
@@ -128,3 +135,17 @@ def _servings(options: Options) -> None:
             shared.tell(figures.draw_kernel_errors(rows, Path(options.figures) / "calls.png"))
         if steps:
             shared.tell(figures.steps(steps, Path(options.figures) / "steps.png"))
+
+
+def _predict_served(options: Options) -> None:
+    from mfabric_jax.apps.serving.served_rows import predict_rows, read_served, summarize_served
+    from mfabric_jax.report.tables import served_errors as table
+
+    measured = read_served(str(options.rows))
+    shared.check_outputs(options.out)
+    from mfabric_jax.evaluate.rows.results import provenance
+
+    rows = _collect_rows(predict_rows(measured), len(measured))
+    config = {"command": "served rows", "rows": options.rows}  # of no kind: columns are those of a user's file
+    shared.write(rows, options.out, config | provenance("float64"))
+    print(table(rows, summarize_served(rows)))

@@ -35,6 +35,7 @@ KINDS: Mapping[str, Columns] = ByName(
         "validate packet": "apps.validation.columns:PACKET",
         "validate training": "apps.validation.columns:TRAINING",
         "validate serving": "apps.validation.columns:SERVING",
+        "validate serving --rows": "apps.serving.columns:SERVED_ROWS",
         "reproduce": "report.kinds:REPRODUCE",
     },
 )

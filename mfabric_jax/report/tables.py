@@ -307,6 +307,33 @@ def servings(rows: Rows, summary: Rows, bands: Rows) -> str:
     return "\n\n".join([*(plain(part, columns) for part, columns in every if part), _OF_SERVING])
 
 
+_SERVED_ERRORS = (
+    *(TableColumn("group"), TableColumn("rows"), TableColumn("unsaid", "not said")),
+    TableColumn("median_error", "median |error|", percent=True),
+    *(TableColumn("mean_error", "mean |error|", percent=True), TableColumn("bias", percent=True)),
+)
+_PEER_ERRORS = (
+    *(TableColumn("group"), TableColumn("peer_rows", "rows")),
+    *(TableColumn("beside_median", "median |error|", percent=True), TableColumn("beside_mean", "mean", percent=True)),
+    *(TableColumn("peer_median", "the peer's median", percent=True), TableColumn("peer_mean", "mean", percent=True)),
+)
+
+
+def served_errors(rows: Rows, errors: Rows) -> str:
+    """Return the tables of `mfabric validate serving --rows`: errors by group, beside a peer's, and the reasons of rows
+    that cannot be predicted."""
+    tables = [
+        f"by {what}\n{plain(own, _SERVED_ERRORS)}"
+        for (what,), own in group_rows(errors, "by").items()
+        if any(line["median_error"] is not None for line in own)
+    ]
+    peers = [line for line in errors if line["by"] == "all" and line["peer_rows"]]
+    tables += [f"rows with a peer's prediction\n{plain(peers, _PEER_ERRORS)}"] if peers else []
+    reasons = [f"{len(own)} rows: {reason}" for (reason,), own in group_rows(rows, "reason").items() if reason]
+    words = "Error: predicted over measured time per output token - 1. No prediction is fitted to such rows."
+    return "\n\n".join([*tables, *reasons, words])
+
+
 def _run(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**row} | {name: units.to_ms(row[f"{name}_s"]) for name in ("measured", "predicted", "corrected")}
 

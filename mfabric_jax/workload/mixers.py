@@ -14,7 +14,10 @@ out of parameters: they cost next to nothing. Each class has
 - `cache_elements(context)`, `index_bytes(context)`: elements and bytes that a request holds in decoding; `state`:
   elements of its state in float32, whatever the context; `whole_cache`: every GPU that splits heads holds the whole
   cache;
-- `decoding(context)`: what each kernel of a decoding step reads and computes.
+- `decoding(context)`: what each kernel of a decoding step reads and computes; `limit`: tokens that a query sees at
+  most, 0: all;
+- `products_of_gpu(hidden, gpus, decoding)`, `cache_part(gpus)`: what each of `gpus` GPUs that split heads computes and
+  reads.
 """
 
 import dataclasses
@@ -34,11 +37,22 @@ class DecodingWork(NamedTuple):
     flops: Any
 
 
+class Projection(NamedTuple):
+    """Inner and outer width of a product on one GPU. `absorbed`: its weights are multiplied in bf16 whatever their
+    format (up-projections of latents in decoding)."""
+
+    inner: float
+    outer: float
+    absorbed: bool = False
+
+
 class _Mixer:
     """Base class of mixers: a mixer without cache, state, latents or convolutions."""
 
     ups: Any = ()
     state: Any = 0
+    limit: Any = 0
+    whole_norm: Any = False
     whole_cache: ClassVar[bool] = False
 
     @property
@@ -60,6 +74,15 @@ class _Mixer:
 
     def decoding(self, context: Any) -> tuple[DecodingWork, ...]:
         return ()
+
+    def products_of_gpu(self: Any, hidden: int, gpus: int, *, decoding: bool) -> list[Projection]:
+        """Return the products of one of `gpus` GPUs that split heads. `decoding`: of single tokens, not of prompts."""
+        *first, (inner, outer) = self.products(hidden)
+        return [*(Projection(wide, out / gpus) for wide, out in first), Projection(inner / gpus, outer)]
+
+    def cache_part(self: Any, gpus: int) -> float:
+        """Return the fraction of a request's cache that each of `gpus` GPUs that split heads reads."""
+        return 1.0 if self.whole_cache else 1 / gpus
 
 
 def _mean_seen(sequence: int, most: int) -> float:
@@ -114,6 +137,7 @@ class GroupedQuery(_Indexed):
     - `index_top_k`: tokens that a query sees, chosen by an indexer of `index_heads` heads of width `index_dim`; 0: all,
       without an indexer. Its keys are cached as keys and values are.
     - `borrows`: keys and values are those of an earlier block (cross-layer attention, arXiv 2405.12981).
+    - `whole_norm`: queries and keys are each normed over all heads together, so GPUs that split heads add up squares.
 
     Raise `InputError` unless dimensions are whole numbers and `kv_heads` divides `heads`, and for an indexer in part.
     """
@@ -129,6 +153,7 @@ class GroupedQuery(_Indexed):
     index_dim: int = 0
     index_top_k: int = 0
     borrows: bool = False
+    whole_norm: bool = False
 
     def __post_init__(self) -> None:
         _check_dimensions(self, or_none=("window", "value_dim", "query_rank", *_INDEXER))
@@ -155,12 +180,12 @@ class GroupedQuery(_Indexed):
         return 0 if self.borrows else self._keys
 
     @property
-    def _most(self) -> int:
+    def limit(self) -> int:
         """Tokens that a query sees at most; 0: all."""
         return min(filter(None, (self.window, self.index_top_k)), default=0)
 
     def score_flops(self, sequence: int) -> float:
-        seen = 2 * _mean_seen(sequence, self._most) * self.heads * (self.head_dim + self._value)
+        seen = 2 * _mean_seen(sequence, self.limit) * self.heads * (self.head_dim + self._value)
         return seen + self._index_flops(sequence / 2)
 
     def passed_on(self, tokens: int, sequences: int) -> int:
@@ -182,6 +207,15 @@ class GroupedQuery(_Indexed):
         indexer = [(hidden, self._index_queries)] if self.index_heads else []
         return [*(rank if self.query_rank else [(hidden, queries + others)]), *indexer, (self._out, hidden)]
 
+    def products_of_gpu(self, hidden: int, gpus: int, *, decoding: bool) -> list[Projection]:
+        """Return the products of one of `gpus` GPUs that split heads; each has at least one head of keys and values."""
+        first, *others = super().products_of_gpu(hidden, gpus, decoding=decoding)
+        copied = self._own_keys * (self.cache_part(gpus) - 1 / gpus)
+        return [first._replace(outer=first.outer + copied), *others]
+
+    def cache_part(self, gpus: int) -> float:
+        return max(1 / gpus, 1 / self.kv_heads)
+
     @property
     def ups(self) -> tuple[int, ...]:
         """Indices of those `products` that project from latents."""
@@ -202,7 +236,7 @@ class GroupedQuery(_Indexed):
 
     def decoding(self, context: Any) -> tuple[DecodingWork, ...]:
         """Return attention over the tokens that the query sees, after the indexer over all of them, if there is one."""
-        seen = _least(context, self._most)
+        seen = _least(context, self.limit)
         flops = 2 * self.heads * (self.head_dim + self._value) * seen
         return self._after_indexer(DecodingWork(seen * self._keys, 0.0 * context, flops), context)
 
@@ -271,6 +305,28 @@ class Latent(_Indexed):
             others += [(hidden, self.heads * self.value_dim)]
         out = (self.heads * self.value_dim, hidden)
         return [*(query if self.query_rank else [(hidden, self._query_width)]), *others, out]
+
+    def products_of_gpu(self, hidden: int, gpus: int, *, decoding: bool) -> list[Projection]:
+        """Return the products of one of `gpus` GPUs that split heads: every GPU computes all latents, in one product;
+        decoding multiplies queries and outputs by the up-projections (absorbed form)."""
+        queries, heads = self._query_width / gpus, self.heads / gpus
+        first = Projection(hidden, (self.query_rank or queries) + self.kv_rank + self.rope_dim)
+        up = [Projection(self.query_rank, queries)] if self.query_rank else []
+        absorbed = [(self.nope_dim, heads * self.kv_rank), (self.kv_rank, heads * self.value_dim)]
+        if decoding:
+            up += [Projection(*shape, absorbed=True) for shape in absorbed]
+        else:
+            up += [Projection(self.kv_rank, heads * (self.nope_dim + self.value_dim))]
+        if self.index_heads:
+            up += [Projection(self.query_rank or hidden, self.index_heads * self.index_dim)]
+            up += [Projection(hidden, self.index_dim + self.index_heads)]
+        if self.gated:
+            up += [Projection(hidden, heads * self.value_dim)]
+        return [first, *up, Projection(heads * self.value_dim, hidden)]
+
+    @property
+    def limit(self) -> int:
+        return self.index_top_k
 
     @property
     def ups(self) -> tuple[int, ...]:

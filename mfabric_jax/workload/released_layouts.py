@@ -208,7 +208,8 @@ def _minimax(config: Config) -> Facts:
     """Text-01 and M1 mostly use lightning attention (0, linear_attention); M2 uses full attention."""
     config.no_number("block_size")
     kinds = config.each("attn_type_list", (0, 1)) or config.each("layer_types", (LINEAR, FULL))
-    full = _grouped_query(config)
+    whole_norm = config.flag("use_qk_norm") and config.word("qk_norm_type", "per_head", ("per_head", "per_layer"))
+    full = _grouped_query(config, whole_norm=whole_norm == "per_layer")
     linear = Linear(full.heads, full.head_dim)
     some = {0: linear, LINEAR: linear, 1: full, FULL: full}
     more: Facts = {"shared_hidden": config.whole("shared_intermediate_size", 0)}

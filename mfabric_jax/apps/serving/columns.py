@@ -135,3 +135,11 @@ LOADED = Columns(
 )
 """Columns that `serving.load` adds to `SERVED`; most count only requests after the warm-up."""
 SERVE = Columns(SERVED, LOADED, SPLIT)
+SERVED_ROWS = Columns(
+    Column("predicted_tpot_ms", "ms", "Predicted time per output token."),
+    Column("low_ms", "ms", "Least prediction, with the kernels and habits of all engines."),
+    Column("high_ms", "ms", "Most prediction, with the kernels and habits of all engines."),
+    Column("error", "", "Predicted over measured time, minus 1."),
+    Column("reason", TEXT, "Why the row cannot be predicted."),
+)
+"""Columns that `validate serving --rows` adds to those of the file that it reads (docs/serving.md)."""

@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,11 +46,21 @@ class MeasuredTraining(NamedTuple):
     @property
     def case(self) -> Case:
         """The case of the training."""
-        own = resources.files("mfabric_jax.apps.validation") / "models" / f"{self.model}.toml"
-        changes = {"model.name": str(own) if own.is_file() else self.model, "gpu.name": self.gpu}
+        own = own_model_file(self.model)
+        changes = {"model.name": self.model if own is None else str(own), "gpu.name": self.gpu}
         changes |= {"model.recipe": self.recipe}
         changes |= {"network.fabric": self.fabric, "job.parallel.gpus": self.gpus, "network.nic_gbps": self.nic_gbps}
         return Case().with_(CLUSTER | changes | dict(read_statement({"job": dict(self.job)}, f"{self.name}: ")))
+
+
+def own_model_file(model: str) -> Traversable | None:
+    """Return the file of a model that is in no catalogue; None for others."""
+    rooms = (
+        resources.files("mfabric_jax.apps.validation") / "models",
+        resources.files("mfabric_jax.workload") / "public",
+    )
+    files = (room / f"{model}.toml" for room in rooms)
+    return next((file for file in files if file.is_file()), None)
 
 
 def trainings(names: Sequence[str] = ()) -> list[MeasuredTraining]:

@@ -1,0 +1,189 @@
+"""Kernels as they were measured, by hand: a GPU of 1e15 FLOP/s in bf16 and 1e12 bytes/s, and round constants."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from mfabric_jax import InputError
+from mfabric_jax.workload import get_gpu
+from mfabric_jax.workload import measured_kernels as kernels_of
+from mfabric_jax.workload.gpus import GPUS
+from mfabric_jax.workload.measured_kernels import (
+    ENGINES,
+    FASTEST,
+    FORMATS,
+    ExpertWork,
+    MeasuredKernels,
+    all_reduce_s,
+    decode_s,
+    experts_s,
+    measured_gpus,
+    measured_kernels,
+    pointwise_s,
+    product_s,
+    prompt_attention_s,
+)
+
+ROUND = dataclasses.replace(get_gpu("H100-SXM"), bf16_flops=1e15, fp8_flops=2e15, memory_Bps=1e12)
+PRODUCT = {"floor_us": 3.0, "rate": 0.5, "bw": 0.5, "p": 1.0, "wave": 0.0, "cast": 0.5}
+EXPERTS = {"floor_us": 20.0, "per_expert_us": 0.5, "rate": 0.5, "bw": 0.5, "tile": 0.0, "perm": 0.5, "slot": 0.5}
+
+
+def made(**facts):
+    return MeasuredKernels(ROUND, {"sms": 10} | facts)
+
+
+# ------------------------------------------------------------------------------------------------------------- products
+def test_a_product_is_floor_and_work():
+    # 2 x 128 x 1000 x 1280 FLOPs at 5e14/s: 0.65536 us. Bytes: 2 x 1,280,000 weights, 2 x 128,000 read, 2 x 163,840
+    # written: 3,143,680 at 5e11/s: 6.28736 us. With p = 1 they add up.
+    kernels = made(products={"bf16": PRODUCT})
+    assert product_s(kernels, "bf16", 128, 1000, 1280) == pytest.approx((3 + 0.65536 + 6.28736) * 1e-6)
+    sharp = made(products={"bf16": PRODUCT | {"p": 60.0}})
+    assert product_s(sharp, "bf16", 128, 1000, 1280) == pytest.approx((3 + 6.28736) * 1e-6, rel=1e-6)
+    soft = made(products={"bf16": PRODUCT | {"p": 2.0}})
+    assert product_s(soft, "bf16", 128, 1000, 1280) == pytest.approx((3 + math.hypot(0.65536, 6.28736)) * 1e-6)
+
+
+def test_an_incomplete_wave_costs_a_whole_one():
+    # 2 x 11 tiles on 10 multiprocessors take 3 waves, for 2.2 waves of work.
+    plain, waves = (made(products={"bf16": PRODUCT | {"wave": wave, "bw": 1e9}}) for wave in (0.0, 1.0))
+    work = product_s(plain, "bf16", 256, 4096, 1408) - 3e-6
+    assert product_s(waves, "bf16", 256, 4096, 1408) == pytest.approx(3e-6 + 3 / 2.2 * work, rel=1e-6)
+
+
+def test_casts_and_formats():
+    # FP8: twice the rate, a byte a weight and activation, and a cast of 3 bytes an activation at 5e11/s.
+    kernels = made(products={"fp8": PRODUCT})
+    moved = 1_280_000 + 128_000 + 2 * 163_840
+    expected = 3 + 0.32768 + moved / 5e11 * 1e6 + 3 * 128_000 / 5e11 * 1e6
+    assert product_s(kernels, "fp8", 128, 1000, 1280) == pytest.approx(expected * 1e-6)
+    # Weights of four bits that become bf16: kernels of bf16, 0.5156 bytes a weight.
+    few = made(products={"bf16": PRODUCT})
+    saved = (2 - FORMATS["int4"].weight) * 1_280_000 / 5e11
+    both = product_s(few, "bf16", 128, 1000, 1280) - product_s(few, "int4", 128, 1000, 1280)
+    assert both == pytest.approx(saved)
+    with pytest.raises(InputError, match="weights nvfp4 have no measured kernels on H100-SXM; allowed: bf16"):
+        product_s(few, "nvfp4", 1, 1, 1)
+
+
+def test_numbers_may_be_arrays():
+    kernels = measured_kernels(get_gpu("B200-HGX"))
+    rows = np.array([1, 64, 4096])
+    every = product_s(kernels, "nvfp4", rows, 7168, 2048)
+    assert every == pytest.approx([float(product_s(kernels, "nvfp4", m, 7168, 2048)) for m in rows])
+
+
+# -------------------------------------------------------------------------------------------------------------- experts
+def test_experts_by_tokens_and_active_experts():
+    # 4 active experts of 3 x 1000 x 100 weights; 6 rows. FLOPs: 2 x 6 x 300,000 at 5e14/s. Weights: 2.4 MB at 5e11/s.
+    # Permutation: 6 x (2,000 + 300) x 2 bytes at 5e11/s. 8 copies of all GPUs, 2,000 bytes each, at 5e11/s.
+    kernels, work = made(experts={"bf16": EXPERTS}), ExpertWork(4.0, 6.0, 8.0, 1000, 100)
+    flops, read = 3.6e6 / 5e14, 2.4e6 / 5e11
+    expected = 22e-6 + math.hypot(flops, read) + 27_600 / 5e11 + 16_000 / 5e11
+    assert experts_s(kernels, "bf16", work) == pytest.approx(expected)
+    # Half a tile fills up the rows of each active expert; two matrices without a gate.
+    tiled = made(experts={"bf16": EXPERTS | {"tile": 100.0}})
+    flops, read = 2 * (6 + 200) * 200_000 / 5e14, 1.6e6 / 5e11
+    expected = 22e-6 + math.hypot(flops, read) + 6 * 2_200 * 2 / 5e11
+    assert experts_s(tiled, "bf16", work._replace(copies=0.0, matrices=2)) == pytest.approx(expected)
+
+
+# ------------------------------------------------------------------------------------------------------------ attention
+DECODE = {"floor_us": 10.0, "bw": 0.5, "ns_a_context_token": 1.0}
+
+
+def test_decoding_reads_caches_above_a_floor():
+    # 8 requests x 1,000 tokens x 512 elements x 2 bytes at 5e11/s: 16.384 us; 1 ns a token of context.
+    latent = {cache: DECODE | {"floor_us": 15.0} for cache in ("bf16", "fp8")}
+    kernels = made(decode={"gqa": {"bf16": DECODE, "fp8": DECODE}, "16": latent, "128": latent})
+    assert decode_s(kernels, "bf16", 512, 8, 1000) == pytest.approx((10 + 16.384 + 1) * 1e-6)
+    assert decode_s(kernels, "fp8", 512, 8, 1000) == pytest.approx((10 + 8.192 + 1) * 1e-6)
+    assert decode_s(kernels, "bf16", 512, 8, 1000, heads=4) == pytest.approx((15 + 16.384 + 1) * 1e-6)
+    with pytest.raises(InputError, match="cache format 'int8' is unknown"):
+        decode_s(kernels, "int8", 512, 8, 1000)
+
+
+def test_latent_attention_takes_the_nearest_number_of_heads():
+    floors = {str(heads): {"bf16": DECODE | {"floor_us": float(heads)}} for heads in (16, 32, 128)}
+    kernels = made(decode=floors)
+    for heads, near in ((1, 16), (20, 16), (30, 32), (90, 128), (400, 128)):
+        assert decode_s(kernels, "bf16", 0, 1, 0, heads=heads) == pytest.approx(near * 1e-6)
+
+
+def test_prompts_by_length_width_and_window():
+    cells = {"64/0": {"1024": 1.0, "4096": 4.0}, "64/128": {"1024": 0.5, "4096": 0.5}, "128/0": {"1024": 2.0}}
+    kernels = made(prompt_ns=cells)
+    seconds = lambda width, window, length: float(prompt_attention_s(kernels, width, window, 2, 10, length))  # noqa: E731
+    assert seconds(64, 0, 1024) == pytest.approx(20e-9)
+    assert seconds(64, 0, 2048) == pytest.approx(40e-9)  # by logarithms, half way
+    assert seconds(64, 0, 16384) == pytest.approx(320e-9)  # four times the last length
+    assert seconds(64, 0, 100) == pytest.approx(20e-9)  # a floor
+    assert seconds(64, 128, 4096) == pytest.approx(10e-9)
+    assert seconds(64, 128, 65536) == pytest.approx(10e-9)  # a window does not grow
+    assert seconds(64, 256, 4096) == pytest.approx(20e-9)  # twice the window
+    assert seconds(64, 4096, 1024) == pytest.approx(20e-9)  # no longer than the window
+    assert seconds(128, 0, 1024) == pytest.approx(40e-9)
+    assert seconds(256, 0, 1024) == pytest.approx(80e-9)  # in proportion to the width
+
+
+# ---------------------------------------------------------------------------------------------- all-reduces, small ones
+def test_all_reduces_by_bytes_and_gpus():
+    kernels = made(all_reduce={"2": {"1000": 2.0, "4000": 8.0}, "8": {"1000": 5.0, "4000": 5.0}})
+    assert all_reduce_s(kernels, 1, 1e9) == 0
+    assert all_reduce_s(kernels, 2, 2000) == pytest.approx(4e-6)
+    assert all_reduce_s(kernels, 2, 40_000) == pytest.approx(80e-6)
+    assert all_reduce_s(kernels, 6, 10) == pytest.approx(5e-6)
+
+
+def test_small_kernels_have_a_floor_each():
+    kernels = made(pointwise={"floor_us": 2.0, "bw": 0.5})
+    assert pointwise_s(kernels, 3, 1e6) == pytest.approx(6e-6 + 2e-6)
+
+
+# ------------------------------------------------------------------------------------------------------------ the table
+def test_every_gpu_of_the_table_has_every_kind():
+    assert {"H100-SXM", "H200-SXM", "B200-HGX", "B300-HGX", "GB200-NVL72"} <= {*measured_gpus()}
+    for name in measured_gpus():
+        kernels = measured_kernels(get_gpu(name))
+        assert {"bf16", "fp8"} <= {*kernels.facts["products"]} & {*kernels.facts["experts"]}
+        assert {"64/0", "64/128", "128/0", "160/0"} <= {*kernels.facts["prompt_ns"]}
+        assert {"2", "4"} <= {*kernels.facts["all_reduce"]}
+        assert set(kernels.facts["decode"]["gqa"]) == {"bf16", "fp8"}
+        for facts in (*kernels.facts["products"].values(), *kernels.facts["experts"].values()):
+            assert all(value >= 0 for value in facts.values())
+            assert 0 < facts["rate"] <= 1
+            assert 0 < facts["bw"] <= 1
+
+
+def test_an_engine_replaces_what_it_has_of_its_own():
+    gpu = get_gpu("H200-SXM")
+    fastest, own = measured_kernels(gpu).facts, measured_kernels(gpu, "vllm").facts
+    assert own["decode"]["gqa"] == kernels_of._table()["H200-SXM"]["vllm"]["decode"]["gqa"] != fastest["decode"]["gqa"]
+    assert own["decode"]["16"] == fastest["decode"]["16"]
+    assert own["products"] == fastest["products"]
+    for engine in ENGINES:
+        reduces = measured_kernels(gpu, engine).facts["all_reduce"]
+        assert all(reduces["8"][size] >= us for size, us in fastest["all_reduce"]["8"].items() if size in reduces["8"])
+    with pytest.raises(InputError, match="engine 'tgi' is unknown; allowed: trtllm, sglang, vllm, fastest"):
+        measured_kernels(gpu, "tgi")
+
+
+@pytest.mark.parametrize("name", [name for name in GPUS if GPUS[name].memory_Bps])
+def test_every_gpu_of_the_catalogue_has_kernels(name):
+    gpu = GPUS[name]
+    kernels = measured_kernels(gpu, FASTEST)
+    number = "fp8" if gpu.fp8_flops else "bf16"
+    assert 1e-6 < float(product_s(kernels, number, 1, 512, 512)) < 1e-5
+    rate = 2 * 8192 * 8192 * 8192 / float(product_s(kernels, "bf16", 8192, 8192, 8192))
+    assert 0.3 * gpu.bf16_flops < rate < gpu.bf16_flops
+    assert 1e-6 < float(decode_s(kernels, "bf16", 256, 1, 1024)) < 3e-5
+    assert float(all_reduce_s(kernels, 4, 2**28)) > 2 * 3 / 4 * 2**28 / gpu.nvlink / 2
+    assert float(prompt_attention_s(kernels, 128, 0, 8, 4096, 4096)) > 0
+
+
+def test_a_gpu_without_bandwidth_of_memory_is_refused():
+    with pytest.raises(InputError, match="memory_gigabytes_per_s, which is not known for A100-80GB-SXM"):
+        measured_kernels(dataclasses.replace(get_gpu("A100-80GB-SXM"), memory_Bps=None))
