@@ -8,6 +8,7 @@ from mfabric_jax import cli
 from mfabric_jax.apps.serving.replica import replica, token_seconds
 from mfabric_jax.apps.serving.served_rows import NEEDED, predict_rows, read_served, summarize_served
 from mfabric_jax.checks import InputError
+from mfabric_jax.report.figures.serving import served_errors_chart
 from mfabric_jax.workload import get_gpu, models
 from mfabric_jax.workload.public_models import EXAMPLES, public_model
 
@@ -130,7 +131,9 @@ def test_errors_by_group_by_hand():
 
 def test_the_command_writes_every_row(tmp_path, capsys):
     path, out = written(tmp_path, ROW, {**ROW, "dp_size": "2"}), tmp_path / "errors.csv"
-    assert cli.main(["validate", "serving", "--rows", str(path), "--out", str(out)]) == 0
+    words = ["--rows", str(path), "--out", str(out), "--figures", str(tmp_path)]
+    assert cli.main(["validate", "serving", *words]) == 0
+    assert (tmp_path / "served.png").stat().st_size > 1000
     text = capsys.readouterr().out
     assert "by model, GPU, engine" in text
     assert "1 rows: dp_size must be 1" in text
@@ -139,6 +142,15 @@ def test_the_command_writes_every_row(tmp_path, capsys):
     assert rows[1]["reason"].startswith("dp_size")
     assert cli.main(["validate", "training", "--rows", str(path)]) == 2
     assert cli.main(["validate", "serving", "deepep-v2", "--rows", str(path)]) == 2
+
+
+def test_the_picture_shows_every_row_with_an_error():
+    rows = [{**ROW, "error": 0.1}, {**ROW, "backend": "vllm", "error": -0.2}, {**ROW, "error": None}]
+    chart = served_errors_chart(rows)
+    assert [panel.title for panel in chart.panels] == ["sglang", "vllm"]
+    assert [panel.points for panel in chart.panels] == [[(20.0, pytest.approx(10))], [(20.0, pytest.approx(-20))]]
+    with pytest.raises(InputError, match="needs a row with a measurement, got none"):
+        served_errors_chart(rows[2:])
 
 
 def test_measured_rows_are_within_what_was_asked(shared_data):
