@@ -52,6 +52,13 @@ def test_a_row_without_a_measurement_has_no_error():
     assert row["predicted_tpot_ms"] > 0
 
 
+def test_a_stated_format_of_the_cache_replaces_the_usual_one():
+    long = {**ROW, "isl": "32768", "batch_size": "64"}
+    usual, bf16, fp8 = (predicted({**long, "kvcache_quant_mode": word}) for word in ("", "bfloat16", "fp8"))
+    assert usual["predicted_tpot_ms"] == bf16["predicted_tpot_ms"]
+    assert fp8["predicted_tpot_ms"] < 0.99 * bf16["predicted_tpot_ms"]
+
+
 def test_a_catalogue_gpu_and_a_folder_with_a_config(tmp_path):
     config = '{"model_type": "qwen3", "num_hidden_layers": 4, "hidden_size": 1024, "num_attention_heads": 8,'
     config += ' "num_key_value_heads": 2, "head_dim": 128, "intermediate_size": 4096, "vocab_size": 1000}'
@@ -75,6 +82,7 @@ def test_a_catalogue_gpu_and_a_folder_with_a_config(tmp_path):
         ({"batch_size": "0"}, "batch_size must be a whole number of at least 1, got 0"),
         ({"osl": "1.5"}, "osl must be a whole number of at least 1, got 1.5"),
         ({"moe_ep_size": "3"}, "ep must divide the tp = 8 GPUs of a replica, got 3"),
+        ({"kvcache_quant_mode": "int8"}, "kvcache_quant_mode 'int8' is unknown"),
         ({"dp_size": "2"}, "dp_size must be 1, since GPUs of a replica split attention by heads, got 2"),
         ({"draft_tokens": "3"}, "draft_tokens must be 0, since a replica drafts no tokens, got 3"),
         ({"silicon_tpot_ms": "fast"}, "silicon_tpot_ms must be a number above 0, got 'fast'"),
