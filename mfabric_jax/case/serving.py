@@ -125,6 +125,32 @@ class SplitSettings(SettingsGroup, frozen=True):
     ] = None
 
 
+class ReplicaSettings(SettingsGroup, frozen=True):
+    """One replica on serving.tp GPUs of a server, which clients ask, for `mfabric serve --clients`."""
+
+    clients: Annotated[
+        Count | None,
+        doc(
+            "Clients of a replica on serving.tp GPUs; each asks again once it is answered (auto: pools of GPUs).",
+            flag="--clients",
+            command="serve",
+        ),
+    ] = None
+    engine: Annotated[
+        Literal["trtllm", "sglang", "vllm"] | None,
+        doc(
+            "Engine whose kernels and habits are taken (auto: the fastest kernels; prompts in passes of their own).",
+            flag="--engine",
+            command="serve",
+        ),
+    ] = None
+    ep: Annotated[Count, doc("GPUs by which experts are split; the rest of serving.tp splits their matrices.")] = 1
+    cache: Annotated[
+        Literal["fp8", "bf16"] | None,
+        doc("Format of cached keys and values (auto: FP8 with nvfp4 weights and for latents under trtllm, else BF16)."),
+    ] = None
+
+
 class ServingSettings(SettingsGroup, frozen=True):
     """A model that serves requests. Read by `mfabric serve`, for pools of GPUs."""
 
@@ -191,3 +217,4 @@ class ServingSettings(SettingsGroup, frozen=True):
     prefill: PrefillSettings = PrefillSettings()
     load: LoadSettings = LoadSettings()
     split: SplitSettings = SplitSettings()
+    replica: ReplicaSettings = ReplicaSettings()

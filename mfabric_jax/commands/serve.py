@@ -7,6 +7,7 @@ from typing import Any
 
 from mfabric_jax.case import Cases
 from mfabric_jax.case.layers import SettingsLayer
+from mfabric_jax.checks import InputError
 from mfabric_jax.commands import serve_sentences as sentences
 from mfabric_jax.commands import shared
 
@@ -15,6 +16,14 @@ READS = (
     *("circuits.policy", "circuits.routing", "circuits.ocs", "run.seed", "run.dtype"),
 )
 UNREAD = {"gpu.nvswitches": ""}
+BY_REPLICAS = (
+    *("model.", "gpu.", "run.dtype", "serving.replica.", "serving.tp", "serving.context", "serving.prompt"),
+    *("serving.answer", "serving.formats.weights", "serving.reserved_gigabytes"),
+)
+UNREAD_BY_REPLICAS = {
+    **{"serving.tpot_ms": "", "gpu.nvswitches": ""},
+    "serving.ep": "; the GPUs by which a replica's experts are split are serving.replica.ep",
+}
 FABRICS = ["fat-tree", "torus", "full-mesh", "mfabric", "nvl72"]
 BELOW = [SettingsLayer("serve", {"model.name": "deepseek-v3", "network.fabric": FABRICS})]
 SPLIT_SIZES = "serving.split.attention_gpus", "serving.split.expert_gpus"
@@ -24,11 +33,14 @@ SPLIT_SIZES = "serving.split.attention_gpus", "serving.split.expert_gpus"
 class Options(shared.RowsAndPictures):
     """Simulate inference: time per output token, tokens per second, dollars per million tokens. --tpot-ms finds the
     best batch within that time (--by high: at the slow end) and, without --ep, the best size. --rate or --arrivals
-    FILE simulate requests; --tpot-ms then finds the fewest groups in time. More: --help serving.
+    FILE simulate requests; --tpot-ms then finds the fewest groups in time. --clients N: one replica on --tp GPUs,
+    which N clients ask (--isl and --osl tokens in and out). More: --help serving.
     """
 
 
 def run(cases: Cases, options: Options) -> None:
+    if any(block.case.serving.replica.clients is not None for block in cases.blocks):
+        return _serve_clients(cases, options)
     shared.check_flags(cases, "serve", READS, unread=UNREAD)
     sentences.check_use(cases)
     shared.check_outputs(options.out, figures=options.figures)
@@ -59,6 +71,33 @@ def run(cases: Cases, options: Options) -> None:
         from mfabric_jax.report.figures import draw_serving
 
         shared.tell(draw_serving(every, pathlib.Path(options.figures) / "serving.png"))
+
+
+def _serve_clients(cases: Cases, options: Options) -> None:
+    shared.check_flags(cases, "serve --clients", BY_REPLICAS, unread=UNREAD_BY_REPLICAS)
+    if options.figures is not None:
+        raise InputError(f"figures do not show serve --clients; leave out --figures {options.figures}.")
+    shared.check_outputs(options.out)
+    from mfabric_jax import report
+    from mfabric_jax.apps.serving.clients import client_cases, client_rows
+    from mfabric_jax.apps.serving.rows import effective
+
+    columns, count = options.columns("serve --clients"), len(client_cases(cases))
+    rows_of = functools.partial(client_rows, cases)
+    rows = shared.collect_rows("serve", options.out, effective(cases), rows_of, count, columns)
+    titles = {"tpot": "tpot [ms]", "prompts": "of it prompts [ms]", "ttft": "ttft [ms]"}
+    titles |= {"tokens_per_s_per_gpu": "tokens/s/GPU", "memory_gb": "memory [GB]"}
+    settings = sentences.settings_of(rows)
+    shown = [report.TableColumn(name, title) for name, title in titles.items()]
+    print(report.plain([_client_line(row) for row in rows], ["model", "gpu", "tp", "ep", *settings, *shown, "fits"]))
+
+
+def _client_line(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of the table: times in milliseconds."""
+    from mfabric_jax import units
+
+    times = {name: units.to_ms(row[f"{name}_s"]) for name in ("tpot", "prompts", "ttft")}
+    return row | times | {"fits": {True: "yes", False: "no", None: ""}[row["fits"]]}
 
 
 def _searches(cases: Cases) -> bool:

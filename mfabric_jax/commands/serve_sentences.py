@@ -48,6 +48,7 @@ USES = [  # prefixes of settings, the cases that read them, and the condition in
     ("serving.load.keep", lambda case: case.serving.tpot_ms is not None, "with a time limit (--tpot-ms)"),
     ("serving.batch", lambda case: case.serving.tpot_ms is None, "without --tpot-ms, which chooses the batch"),
     ("serving.by", lambda case: _has_limits(case) or _arrives(case), "with a time limit (--tpot-ms)"),
+    ("serving.replica", lambda case: case.serving.replica.clients is not None, "with --clients"),
     ("serving.split.micro", lambda case: case.serving.split.attention_gpus, "with serving.split.attention_gpus"),
     ("serving.eplb", _places_experts, "where serving.experts is not balanced or experts have copies"),
     ("traffic.trace", lambda case: case.serving.experts == "trace", "with --set serving.experts=trace"),

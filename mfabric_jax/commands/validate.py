@@ -52,9 +52,9 @@ def run(options: Options) -> None:
         raise InputError(f"picture applies only to validate training; leave out --picture {options.picture}.")
     if options.what != "serving" and options.figures is not None:
         raise InputError(f"figures apply only to validate serving; leave out --figures {options.figures}.")
-    if options.rows is not None and (options.what != "serving" or options.names or options.figures):
-        beside = options.names or (("--figures",) if options.figures else (f"validate {options.what}",))
-        raise InputError(f"rows is a file of served models for validate serving alone; leave out {beside[0]}.")
+    if options.rows is not None and (options.what != "serving" or options.names):
+        beside = options.names[0] if options.names else f"--rows {options.rows}"
+        raise InputError(f"--rows is a file of served models, for validate serving alone; leave out {beside}.")
     if options.what != "packet":
         check_unread(options, ("transport", "dtype"), "validate packet")
         kinds = {"training": _trainings, "serving": _servings if options.rows is None else _predict_served}
@@ -142,10 +142,14 @@ def _predict_served(options: Options) -> None:
     from mfabric_jax.report.tables import served_errors as table
 
     measured = read_served(str(options.rows))
-    shared.check_outputs(options.out)
+    shared.check_outputs(options.out, figures=options.figures)
     from mfabric_jax.evaluate.rows.results import provenance
 
     rows = _collect_rows(predict_rows(measured), len(measured))
     config = {"command": "served rows", "rows": options.rows}  # of no kind: columns are those of a user's file
     shared.write(rows, options.out, config | provenance("float64"))
     print(table(rows, summarize_served(rows)))
+    if options.figures is not None:
+        from mfabric_jax.report import figures
+
+        shared.tell(figures.draw_served_errors(rows, Path(options.figures) / "served.png"))

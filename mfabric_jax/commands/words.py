@@ -33,7 +33,7 @@ CASE_FILES = (".toml", ".json")
 ALSO = {  # other spellings of flags; both spellings work
     **{"--models": "--model", "--fabrics": "--fabric", "--policies": "--policy", "--routings": "--routing"},
     **{"--traces": "--trace", "--seeds": "--seed", "--nic-uses": "--nic-use", "--seq": "--sequence"},
-    **{"--figure": "--picture", "--sigma": "--sigmas", "--size": "--sizes"},
+    **{"--figure": "--picture", "--sigma": "--sigmas", "--size": "--sizes", "--isl": "--prompt", "--osl": "--answer"},
 }
 IN_ONE_WORD = {"--precision": "job.precision"}  # flags of several settings together
 WITH_COMMAS = ("traffic.trace.axes",)  # settings whose single value contains commas

@@ -18,6 +18,7 @@ KINDS: Mapping[str, Columns] = ByName(
         "sweep of replays": "apps.graphs.columns:REPLAYS",
         "failures": "apps.failures.columns:FAILURES",
         "serve": "apps.serving.columns:SERVE",
+        "serve --clients": "apps.serving.columns:CLIENTS",
         "cluster": "apps.graphs.columns:CLUSTER",
         "cluster --links": "apps.graphs.columns:LINKS",
         "cluster --flows": "apps.graphs.columns:CLUSTER_FLOWS",

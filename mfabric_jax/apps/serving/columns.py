@@ -135,6 +135,15 @@ LOADED = Columns(
 )
 """Columns that `serving.load` adds to `SERVED`; most count only requests after the warm-up."""
 SERVE = Columns(SERVED, LOADED, SPLIT)
+CLIENTS = Columns(
+    *(DEPLOYMENT[name] for name in ("model", "gpu", "tp", "ep")),
+    STEP["tpot_s"],
+    Column("step_s", "s", "Time of a decoding step.", detail=True),
+    Column("prompts_s", "s", "Time of a token in which prompts of other clients pass.", detail=True),
+    *(STEP[name] for name in ("ttft_s", "tokens_per_s_per_gpu", "tokens_per_s_per_user")),
+    *(MEMORY[name] for name in ("memory_gb", "gpu_memory_gb", "fits")),
+)
+"""Columns of `serve --clients`."""
 SERVED_ROWS = Columns(
     Column("predicted_tpot_ms", "ms", "Predicted time per output token."),
     Column("low_ms", "ms", "Least prediction, with the kernels and habits of all engines."),

@@ -261,14 +261,15 @@ def decoding_s(model: ServedReplica, kind: Any, tokens: PassTokens) -> float:
 
 
 def scores_s(model: ServedReplica, kind: Any, tokens: PassTokens) -> float:
-    """Return the seconds of one layer's scores of whole prompts. Recurrences take their FLOPs at the rate of attention
-    scores."""
+    """Return the seconds of one layer's scores of whole prompts. Recurrences, and indexers, which every GPU computes,
+    take their FLOPs at the rate of attention scores."""
     kernels, length = model.kernels, max(2.0, tokens.length)
-    if kind.cache_elements(1.0):
-        heads = kind.heads / model.gpus
-        return float(prompt_attention_s(kernels, kind.width, kind.limit, heads, tokens.prompts, length))
-    full = float(prompt_attention_s(kernels, kind.width, 0, 1.0, 1.0, LONG)) / (2 * kind.width * LONG)
-    return tokens.prompts * kind.score_flops(round(length)) / model.gpus * full
+    flop_s = float(prompt_attention_s(kernels, kind.width, 0, 1.0, 1.0, LONG)) / (2 * kind.width * LONG)
+    if kind.state:
+        return tokens.prompts * kind.score_flops(round(length)) / model.gpus * flop_s
+    heads = kind.heads / model.gpus
+    core = float(prompt_attention_s(kernels, kind.width, kind.limit, heads, tokens.prompts, length))
+    return core + tokens.prompts * kind.index_heads * kind.index_dim * length * flop_s
 
 
 LONG = 4096  # tokens of a prompt at whose rate recurrences compute

@@ -44,6 +44,9 @@ WEIGHTS = {  # formats of replicas by those of rows
     "nvfp4": "nvfp4",
 }
 
+CACHED_IN = "kvcache_quant_mode"  # optional: format of cached keys and values
+CACHES = {"": None, **dict.fromkeys(("bfloat16", "bf16", "float16"), "bf16"), "fp8": "fp8"}
+
 
 def read_served(path: str | Path) -> list[dict[str, str]]:
     """Return the rows of a CSV file, by column. Raise `InputError` if a column of `NEEDED` is missing."""
@@ -89,16 +92,19 @@ def _tpot_ms(row: Mapping[str, str], engine: str) -> float:
     model = _replica(
         *(row["model_path"], row["system"], one_of("backend", engine, ENGINES)),
         *(one_of("gemm_quant_mode", row["gemm_quant_mode"], WEIGHTS), count["tp_size"], count["moe_ep_size"]),
+        CACHES[one_of(CACHED_IN, row.get(CACHED_IN) or "", CACHES)],
     )
     seconds = token_seconds(model, count["batch_size"], count["isl"], count["osl"])
     return float(units.to_ms(seconds.tpot_s))
 
 
 @functools.lru_cache(maxsize=512)
-def _replica(name: str, system: str, engine: str, number: str, gpus: int, expert_gpus: int) -> ServedReplica:
+def _replica(
+    name: str, system: str, engine: str, number: str, gpus: int, expert_gpus: int, cache: str | None
+) -> ServedReplica:
     model = _model(name)
     weights = model.weights or WEIGHTS[number]
-    return replica(model.architecture, _gpu(system), gpus, expert_gpus, weights, engine=engine)
+    return replica(model.architecture, _gpu(system), gpus, expert_gpus, weights, engine=engine, cache=cache)
 
 
 @functools.lru_cache(maxsize=64)

@@ -12,6 +12,7 @@ from mfabric_jax.report.figures.groups import groups as groups
 from mfabric_jax.report.figures.measured import draw_measured_times as draw_measured_times
 from mfabric_jax.report.figures.networks import draw_graph as draw_graph
 from mfabric_jax.report.figures.serving import draw_kernel_errors as draw_kernel_errors
+from mfabric_jax.report.figures.serving import draw_served_errors as draw_served_errors
 from mfabric_jax.report.figures.serving import draw_serving as draw_serving
 from mfabric_jax.report.figures.studies import failures as failures
 from mfabric_jax.report.figures.studies import forecasts as forecasts

@@ -113,6 +113,34 @@ def kernel_errors_chart(rows: Rows) -> Chart:
     return Chart("Error of the predicted seconds of dispatch and combine", note, list(looks.values()), panels)
 
 
+def served_errors_chart(rows: Rows) -> Chart:
+    """Return a chart of the errors of served models: a panel for each engine, a look for each model, by measured time.
+
+    Raise `InputError` if no row has an error.
+    """
+    known = [row for row in rows if row["error"] is not None]
+    if not known:
+        raise InputError("the figure of served models needs a row with a measurement, got none.")
+    looks = style.distinct_looks(values_of(known, "model_path"))
+    panels = []
+    for (engine,), own in group_rows(known, "backend").items():
+        curves = []
+        for (model,), some in group_rows(own, "model_path").items():
+            points = [(float(row["silicon_tpot_ms"]), PERCENT * row["error"]) for row in some]
+            tips = [
+                f"{row['system']}, {row['batch_size']} requests: {percent(row['error'], signed=True)}" for row in some
+            ]
+            curves.append(Curve(looks[model], points, tips=tips, joined=False))
+        panels.append(Panel(str(engine), "measured time per token [ms]", "error [%]", curves))
+    note = "Predicted over measured time per output token - 1; nothing is fitted to these rows."
+    return Chart("Error of served models", note, list(looks.values()), panels)
+
+
+def draw_served_errors(rows: Rows, path: str | Path) -> Path:
+    """Draw rows of `mfabric validate serving --rows` and return the path."""
+    return paper.save(lambda: drawn.figure(served_errors_chart(rows)), path)
+
+
 def draw_kernel_errors(rows: Rows, path: str | Path) -> Path:
     """Draw rows of dispatch and combine from `mfabric validate serving` and return the path."""
     return paper.save(lambda: drawn.figure(kernel_errors_chart(rows)), path)

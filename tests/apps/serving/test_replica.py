@@ -124,6 +124,27 @@ def test_an_indexer_is_a_kernel_of_its_own():
     assert with_it - without == us(2 * (2 * 10 + 1))  # two products, and the kernel over its keys
 
 
+def scoring(kind, gpus=1):
+    """Seconds of a layer's scores of 10 prompts of 4,096 tokens, where a token and head of width 128 takes 4 ns; a FLOP
+    then takes 4 ns / (4 x 128 x 2,048)."""
+    cells = {"64/0": {"4096": 2.0}, "64/128": {"4096": 0.1}, "128/0": {"4096": 4.0}, "160/0": {"4096": 5.0}}
+    model = counted(dataclasses.replace(SMALL, attention=kind), gpus, facts=FLOORS | {"prompt_ns": cells})
+    none = counted(dataclasses.replace(SMALL, attention=kind), gpus)
+    tokens = PassTokens(prompts=40_960, length=4096)
+    return (pass_parts(model, tokens).attention - pass_parts(none, tokens).attention) / 2
+
+
+def test_scores_of_prompts_by_hand():
+    assert scoring(GQA) == pytest.approx(40_960 * 32 * 4e-9)
+    assert scoring(GQA, 4) == pytest.approx(40_960 * 8 * 4e-9)
+    assert scoring(dataclasses.replace(GQA, borrows=True)) == pytest.approx(scoring(GQA))
+    flop_s = 4e-9 / (4 * 128 * 2048)
+    indexed = dataclasses.replace(GQA, index_heads=2, index_dim=64, index_top_k=8192)
+    assert scoring(indexed, 4) == pytest.approx(40_960 * (8 * 4e-9 + 2 * 2 * 64 * 2048 * flop_s))
+    linear = Linear(8, 128)
+    assert scoring(linear, 4) == pytest.approx(40_960 * linear.score_flops(4096) / 4 * flop_s)
+
+
 # ------------------------------------------------------------------------------------------------- what GPUs split
 def reading(kind, gpus):
     """Seconds of attention's core alone where only bytes of caches count."""

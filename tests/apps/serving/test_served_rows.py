@@ -8,6 +8,7 @@ from mfabric_jax import cli
 from mfabric_jax.apps.serving.replica import replica, token_seconds
 from mfabric_jax.apps.serving.served_rows import NEEDED, predict_rows, read_served, summarize_served
 from mfabric_jax.checks import InputError
+from mfabric_jax.report.figures.serving import served_errors_chart
 from mfabric_jax.workload import get_gpu, models
 from mfabric_jax.workload.public_models import EXAMPLES, public_model
 
@@ -51,6 +52,13 @@ def test_a_row_without_a_measurement_has_no_error():
     assert row["predicted_tpot_ms"] > 0
 
 
+def test_a_stated_format_of_the_cache_replaces_the_usual_one():
+    long = {**ROW, "isl": "32768", "batch_size": "64"}
+    usual, bf16, fp8 = (predicted({**long, "kvcache_quant_mode": word}) for word in ("", "bfloat16", "fp8"))
+    assert usual["predicted_tpot_ms"] == bf16["predicted_tpot_ms"]
+    assert fp8["predicted_tpot_ms"] < 0.99 * bf16["predicted_tpot_ms"]
+
+
 def test_a_catalogue_gpu_and_a_folder_with_a_config(tmp_path):
     config = '{"model_type": "qwen3", "num_hidden_layers": 4, "hidden_size": 1024, "num_attention_heads": 8,'
     config += ' "num_key_value_heads": 2, "head_dim": 128, "intermediate_size": 4096, "vocab_size": 1000}'
@@ -74,6 +82,7 @@ def test_a_catalogue_gpu_and_a_folder_with_a_config(tmp_path):
         ({"batch_size": "0"}, "batch_size must be a whole number of at least 1, got 0"),
         ({"osl": "1.5"}, "osl must be a whole number of at least 1, got 1.5"),
         ({"moe_ep_size": "3"}, "ep must divide the tp = 8 GPUs of a replica, got 3"),
+        ({"kvcache_quant_mode": "int8"}, "kvcache_quant_mode 'int8' is unknown"),
         ({"dp_size": "2"}, "dp_size must be 1, since GPUs of a replica split attention by heads, got 2"),
         ({"draft_tokens": "3"}, "draft_tokens must be 0, since a replica drafts no tokens, got 3"),
         ({"silicon_tpot_ms": "fast"}, "silicon_tpot_ms must be a number above 0, got 'fast'"),
@@ -130,7 +139,9 @@ def test_errors_by_group_by_hand():
 
 def test_the_command_writes_every_row(tmp_path, capsys):
     path, out = written(tmp_path, ROW, {**ROW, "dp_size": "2"}), tmp_path / "errors.csv"
-    assert cli.main(["validate", "serving", "--rows", str(path), "--out", str(out)]) == 0
+    words = ["--rows", str(path), "--out", str(out), "--figures", str(tmp_path)]
+    assert cli.main(["validate", "serving", *words]) == 0
+    assert (tmp_path / "served.png").stat().st_size > 1000
     text = capsys.readouterr().out
     assert "by model, GPU, engine" in text
     assert "1 rows: dp_size must be 1" in text
@@ -139,6 +150,15 @@ def test_the_command_writes_every_row(tmp_path, capsys):
     assert rows[1]["reason"].startswith("dp_size")
     assert cli.main(["validate", "training", "--rows", str(path)]) == 2
     assert cli.main(["validate", "serving", "deepep-v2", "--rows", str(path)]) == 2
+
+
+def test_the_picture_shows_every_row_with_an_error():
+    rows = [{**ROW, "error": 0.1}, {**ROW, "backend": "vllm", "error": -0.2}, {**ROW, "error": None}]
+    chart = served_errors_chart(rows)
+    assert [panel.title for panel in chart.panels] == ["sglang", "vllm"]
+    assert [panel.points for panel in chart.panels] == [[(20.0, pytest.approx(10))], [(20.0, pytest.approx(-20))]]
+    with pytest.raises(InputError, match="needs a row with a measurement, got none"):
+        served_errors_chart(rows[2:])
 
 
 def test_measured_rows_are_within_what_was_asked(shared_data):

@@ -1,0 +1,94 @@
+"""Rows of a closed loop: as many clients as requests at once, on one replica of `serving.tp` GPUs."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mfabric_jax import units
+from mfabric_jax.apps.serving.replica import (
+    STATE,
+    ServedReplica,
+    first_token_s,
+    replica,
+    token_seconds,
+)
+from mfabric_jax.case import Case, Cases
+from mfabric_jax.checks import Misfit
+from mfabric_jax.evaluate.resolving.resolve import gpu_of, model_of
+from mfabric_jax.workload.gpus import Gpu
+from mfabric_jax.workload.measured_kernels import CACHE, FASTEST, FORMATS
+
+SHOWN = {"model.name", "gpu.name", "serving.tp", "serving.replica.ep"}  # settings that have columns
+UNREAD = {"network.fabric": "fat-tree"}  # replicas lie inside a server
+
+
+def client_cases(cases: Cases) -> list[Case]:
+    """Return the cases that differ in what a replica reads."""
+    return list(dict.fromkeys(case.with_(UNREAD) for case in cases))
+
+
+def client_rows(
+    cases: Cases, *, start: int = 0, progress: Callable[[str], None] = lambda words: None
+) -> Iterator[dict[str, Any]]:
+    """Yield a row per case: time per token and to the first token, tokens per second, memory.
+
+    - `start`: number of cases to skip.
+
+    Rows also have a column for each other setting that differs between cases, named by its path. Raise `InputError` and
+    `Misfit` as `replica` does.
+    """
+    for case in client_cases(cases)[start:]:
+        row = client_row(case)
+        progress(f"{row['model']} on {row['tp']} {row['gpu']}")
+        yield row | cases.differences(case, {*SHOWN, *UNREAD})
+
+
+def replica_of(case: Case) -> ServedReplica:
+    """Return the replica of a case. Raise `Misfit` if its GPUs exceed a server or an NVLink domain."""
+    own, serving, gpu = case.serving.replica, case.serving, gpu_of(case)
+    domain = gpu.scale_up_gpus or gpu.gpus_per_server
+    if serving.tp > max(domain, gpu.gpus_per_server):
+        raise Misfit(f"serving.tp must be at most the {domain} GPUs of a server of {gpu.name}, got {serving.tp}.")
+    engine, weights = own.engine or FASTEST, serving.formats.weights
+    return replica(model_of(case).architecture, gpu, serving.tp, own.ep, weights, engine=engine, cache=own.cache)
+
+
+def client_row(case: Case) -> dict[str, Any]:
+    """Return the row of a case that states `serving.replica.clients`."""
+    serving, model, gpu = case.serving, replica_of(case), gpu_of(case)
+    clients, prompt = serving.replica.clients or 1, int(serving.prompt or serving.context)
+    seconds = token_seconds(model, clients, prompt, serving.answer)
+    reserved = float(units.gigabytes(serving.reserved_gigabytes))
+    held = replica_bytes(model, clients, prompt + serving.answer) + reserved
+    return {
+        **{"model": model_of(case).label, "gpu": gpu.name, "tp": serving.tp, "ep": serving.replica.ep},
+        **{"tpot_s": seconds.tpot_s, "step_s": seconds.step_s, "prompts_s": seconds.prompts_s},
+        "ttft_s": first_token_s(model, prompt),
+        "tokens_per_s_per_gpu": clients / seconds.tpot_s / serving.tp,
+        "tokens_per_s_per_user": 1 / seconds.tpot_s,
+        **_memory(held, gpu),
+    }
+
+
+def _memory(held: float, gpu: Gpu) -> dict[str, Any]:
+    size = gpu.memory_bytes
+    return {
+        "memory_gb": units.to_gigabytes(held),
+        "gpu_memory_gb": None if size is None else units.to_gigabytes(size),
+        "fits": None if size is None else held <= size,
+    }
+
+
+def replica_bytes(model: ServedReplica, requests: float, context: float) -> float:
+    """Return the bytes of weights, caches and states on one GPU of a replica, without buffers."""
+    facts, formats, gpus = model.architecture, model.formats, model.gpus
+    size = {name: FORMATS[number].weight for name, number in formats._asdict().items() if name != "cache"}
+    moe = len(facts.moe_blocks)
+    weights = size["attention"] * facts.blocks * facts.attention_params
+    weights += size["ffn"] * (moe * facts.shared_params + (facts.blocks - moe) * facts.dense_params)
+    weights += size["experts" if facts.choices else "ffn"] * moe * facts.experts * facts.expert_params
+    weights += 2.0 * (moe * facts.gate_params + facts.head_params * (1 if facts.tied else 2))
+    held = 0.0
+    for kind, share in facts.attention.shares:
+        cached = kind.cache_elements(context) * CACHE[formats.cache] + kind.index_bytes(context)
+        held += share * (kind.cache_part(gpus) * cached + STATE * kind.state / gpus)
+    return weights / gpus + requests * facts.blocks * held

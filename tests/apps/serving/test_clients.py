@@ -1,0 +1,104 @@
+"""A closed loop of clients on one replica: rows, memory by hand, and what is refused."""
+
+import csv
+
+import pytest
+
+from mfabric_jax import cli
+from mfabric_jax.apps.serving.clients import client_cases, client_row, client_rows, replica_bytes
+from mfabric_jax.apps.serving.replica import first_token_s, replica, token_seconds
+from mfabric_jax.case import Case, cases
+from mfabric_jax.checks import Misfit
+from mfabric_jax.workload import get_gpu, models
+from mfabric_jax.workload.mixers import GroupedQuery, Latent, Linear
+
+STATED = {
+    **{"model.name": "deepseek-v3", "gpu.name": "H200-SXM", "serving.tp": 8, "serving.prompt": 1024},
+    **{"serving.answer": 512, "serving.replica.clients": 16, "serving.replica.engine": "sglang"},
+}
+CASE = Case().with_(STATED)
+
+
+def test_a_row_is_the_token_of_its_replica():
+    model = replica(models.DEEPSEEK_V3, get_gpu("H200-SXM"), 8, 1, "fp8", engine="sglang")
+    seconds = token_seconds(model, 16, 1024, 512)
+    row = client_row(CASE)
+    assert (row["model"], row["gpu"], row["tp"], row["ep"]) == ("deepseek-v3", "H200-SXM", 8, 1)
+    assert (row["tpot_s"], row["step_s"], row["prompts_s"]) == (seconds.tpot_s, seconds.step_s, seconds.prompts_s)
+    assert row["ttft_s"] == first_token_s(model, 1024)
+    assert row["tokens_per_s_per_gpu"] == pytest.approx(16 / seconds.tpot_s / 8)
+    assert row["tokens_per_s_per_user"] == pytest.approx(1 / seconds.tpot_s)
+    assert row["memory_gb"] == pytest.approx(replica_bytes(model, 16, 1536) / 1e9 + 6)
+    assert row["fits"] is True
+    assert client_row(CASE.with_({"gpu.name": "H100-SXM"}))["fits"] is False  # 671 GB on 640
+
+
+def test_settings_of_the_replica_are_read():
+    by_experts = client_row(CASE.with_({"serving.replica.ep": 8}))
+    assert by_experts["tpot_s"] != client_row(CASE)["tpot_s"]
+    small = client_row(CASE.with_({"serving.replica.cache": "fp8"}))
+    # 16 requests of 1,536 tokens cache 576 elements in each of 61 layers, a byte less each.
+    saved = 16 * 1536 * 576 * 61 / 1e9
+    assert client_row(CASE)["memory_gb"] - small["memory_gb"] == pytest.approx(saved)
+
+
+def bytes_of(attention, gpus, requests, **changes):
+    facts = {"experts": 4, "top_k": 2, "expert_hidden": 100} | changes
+    model = models.Architecture("small", 2, 1000, attention, source="made up", vocab=500, **facts)
+    return replica_bytes(replica(model, get_gpu("H100-SXM"), gpus, weights="bf16"), requests, 10)
+
+
+def test_memory_by_hand():
+    # Two blocks. Attention: 1000 x (32 + 2 x 16) + 32 x 1000 parameters; experts 4 x 3 x 1000 x 100; router 1000 x 4;
+    # embedding and head 500 x 1000 each.
+    group = GroupedQuery(heads=4, kv_heads=2, head_dim=8)
+    weights = 2 * (2 * (64_000 + 32_000 + 1_200_000 + 4_000) + 2 * 500_000)
+    assert bytes_of(group, 1, 0) == pytest.approx(weights)
+    assert bytes_of(group, 2, 0) == pytest.approx(weights / 2)
+    # Each of 3 requests caches 10 tokens x 32 elements x 2 bytes in both blocks; GPUs hold a head of two, or one each.
+    for gpus, part in ((1, 1), (2, 1 / 2), (4, 1 / 2)):
+        assert bytes_of(group, gpus, 3) - bytes_of(group, gpus, 0) == pytest.approx(3 * 2 * 10 * 32 * 2 * part)
+    latent = Latent(heads=4, query_rank=0, kv_rank=12, nope_dim=8, rope_dim=4, value_dim=8)
+    assert bytes_of(latent, 4, 3) - bytes_of(latent, 4, 0) == pytest.approx(3 * 2 * 10 * 16 * 2)
+    linear = Linear(heads=4, head_dim=8)
+    assert bytes_of(linear, 4, 3) - bytes_of(linear, 4, 0) == pytest.approx(3 * 2 * 4 * 64 * 4 / 4)
+
+
+def test_rows_that_differ_in_a_fabric_alone_are_one():
+    several = cases(CASE, {"network.fabric": ["fat-tree", "torus"], "serving.replica.clients": [4, 8]})
+    assert len(client_cases(several)) == 2
+    rows = list(client_rows(several))
+    assert [row["serving.replica.clients"] for row in rows] == [4, 8]
+    assert rows[0]["tpot_s"] < rows[1]["tpot_s"]
+    assert "network.fabric" not in rows[0]
+    assert list(client_rows(several, start=1)) == rows[1:]
+
+
+def test_a_replica_lies_inside_a_server_or_a_domain():
+    with pytest.raises(Misfit, match=r"serving\.tp must be at most the 8 GPUs of a server of H200-SXM, got 16"):
+        client_row(CASE.with_({"serving.tp": 16}))
+
+
+def test_the_command_prints_and_writes(tmp_path, capsys):
+    out = tmp_path / "rows.csv"
+    words = ["--model", "deepseek-v3", "--gpu", "H200-SXM", "--tp", "8", "--clients", "4,16", "--out", str(out)]
+    assert cli.main(["serve", *words, "--isl", "1024", "--osl", "512", "--engine", "sglang"]) == 0
+    assert "serving.replica.clients" in capsys.readouterr().out
+    rows = list(csv.DictReader(out.open()))
+    assert [row["serving.replica.clients"] for row in rows] == ["4", "16"]
+    assert float(rows[1]["tpot_s"]) == pytest.approx(client_row(CASE)["tpot_s"])
+    assert "prompts_s" not in rows[0]
+    for more, words in (
+        (("--clients", "4", "--ep", "8"), "serving.ep is not read by serve --clients; the GPUs by which a replica's"),
+        (("--clients", "4", "--fabric", "torus"), "network.fabric is not read by serve --clients"),
+        (("--clients", "4", "--figures", "a"), "figures do not show serve --clients"),
+        (
+            (
+                "--engine",
+                "vllm",
+            ),
+            "serving.replica.engine is read only with --clients, got 'vllm'",
+        ),
+    ):
+        assert cli.main(["serve", *more]) == 2
+        assert words in capsys.readouterr().err
