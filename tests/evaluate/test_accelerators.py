@@ -3,7 +3,7 @@
 import pytest
 
 from mfabric_jax import cases, simulate
-from mfabric_jax.evaluate import arranged, asking, times
+from mfabric_jax.evaluate import arranged, asking, solving
 from tests.small import small
 
 SMALL = {"traffic.drawn": 1, "run.iterations": 2, "job.batch.micro_batches": 2}
@@ -20,7 +20,7 @@ WORK = {
 def test_programs_of_an_accelerator_give_the_rows_of_a_cpu(what, monkeypatch):
     asked = cases(small(SMALL | WORK[what]), {"network.nic_gbps": [100, 400]})
     want = simulate(asked).rows()
-    for module in (arranged, asking, times):
+    for module in (arranged, asking, solving):
         monkeypatch.setattr(module, "platform", lambda: "an accelerator")
     for one, other in zip(simulate(asked).rows(), want, strict=True):
         for column, value in other.items():

@@ -310,7 +310,7 @@ def tiny(folder, **degrees):
     degrees = {"tp": 8, "ep": 2, "pp": 1, "dp": 1} | degrees
     paths = {"model.name": model, "network.fabric": "fat-tree", "network.nic_gbps": 800}
     rest = {"job.batch.micro_batches": 1, "job.batch.sequence": 512, "network.link_delay_s": 0}
-    rest |= {"job.overlap_gradients": False, "job.capacity_factor": 16}  # drops nothing, so that no counts are told
+    rest |= {"job.overlap_gradients": False, "job.dispatcher": "ideal"}  # so that no rank waits for another
     return Case().with_(paths | rest | {f"job.parallel.{name}": degree for name, degree in degrees.items()})
 
 
