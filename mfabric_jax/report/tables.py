@@ -330,8 +330,16 @@ def served_errors(rows: Rows, errors: Rows) -> str:
     peers = [line for line in errors if line["by"] == "all" and line["peer_rows"]]
     tables += [f"rows with a peer's prediction\n{plain(peers, _PEER_ERRORS)}"] if peers else []
     reasons = [f"{len(own)} rows: {reason}" for (reason,), own in group_rows(rows, "reason").items() if reason]
-    words = "Error: predicted over measured time per output token - 1. No prediction is fitted to such rows."
-    return "\n\n".join([*tables, *reasons, words])
+    words = ["Error: predicted over measured time per output token - 1. No prediction is fitted to such rows."]
+    words += [_held(line) for line in errors if line["by"] == "all" and line["inside"] is not None]
+    return "\n\n".join([*tables, *reasons, "\n".join(words)])
+
+
+def _held(line: Mapping[str, Any]) -> str:
+    held = f"{percent(line['inside'])} of the measured rows lie within their bands (low_ms to high_ms)"
+    if line["left_out"] is None:
+        return f"{held}."
+    return f"{held}; bands made without a row's model, GPU and engine hold {percent(line['left_out'])}."
 
 
 def _run(row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -146,8 +146,8 @@ CLIENTS = Columns(
 """Columns of `serve --clients`."""
 SERVED_ROWS = Columns(
     Column("predicted_tpot_ms", "ms", "Predicted time per output token."),
-    Column("low_ms", "ms", "Least prediction, with the kernels and habits of all engines."),
-    Column("high_ms", "ms", "Most prediction, with the kernels and habits of all engines."),
+    Column("low_ms", "ms", "Low end of the band in which 8 of 10 measured rows lay."),
+    Column("high_ms", "ms", "High end of the band in which 8 of 10 measured rows lay."),
     Column("error", "", "Predicted over measured time, minus 1."),
     Column("reason", TEXT, "Why the row cannot be predicted."),
 )

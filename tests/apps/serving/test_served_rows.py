@@ -6,7 +6,7 @@ import pytest
 
 from mfabric_jax import cli
 from mfabric_jax.apps.serving.replica import replica, token_seconds
-from mfabric_jax.apps.serving.served_rows import NEEDED, predict_rows, read_served, summarize_served
+from mfabric_jax.apps.serving.served_rows import NEEDED, hold_left_out, predict_rows, read_served, summarize_served
 from mfabric_jax.checks import InputError
 from mfabric_jax.report.figures.serving import served_errors_chart
 from mfabric_jax.workload import get_gpu, models
@@ -40,8 +40,7 @@ def test_a_row_is_the_token_of_its_replica(tmp_path):
     expected = 1000 * token_seconds(model, 16, 1024, 512).tpot_s
     assert row["predicted_tpot_ms"] == pytest.approx(expected)
     assert row["error"] == pytest.approx(expected / 20 - 1)
-    assert row["low_ms"] <= row["predicted_tpot_ms"] <= row["high_ms"]
-    assert row["low_ms"] < row["high_ms"]
+    assert (row["low_ms"], row["high_ms"]) == (pytest.approx(0.86 * expected), pytest.approx(1.24 * expected))
     assert (row["reason"], row["note"]) == ("", "a user's")
     assert list(row)[: len(ROW)] == list(ROW)
 
@@ -135,6 +134,17 @@ def test_errors_by_group_by_hand():
     hopper = lines["GPU", "h100_sxm"]
     assert (hopper["rows"], hopper["bias"]) == (3, pytest.approx(-0.1))
     assert lines["model, GPU, engine", "a, b200_sxm, vllm"]["peer_median"] is None
+
+
+def test_bands_are_made_without_the_group_that_they_hold():
+    near, far = [line(0.01 * n) for n in range(11)], [line(error, "b200_sxm") for error in (0.0, 0.05, 0.2)]
+    assert hold_left_out(near) is None
+    # Measured over predicted: 1 / 1.09 to 1 / 1.01 of the first group hold one of the second; 0.857 to 0.990 of the
+    # second, interpolated between 1 / 1.2, 1 / 1.05 and 1, hold all of the first but 1.
+    assert hold_left_out([*near, *far]) == pytest.approx((1 + 10) / 14)
+    (every,) = [row for row in summarize_served([*near, *far]) if row["by"] == "all"]
+    assert every["inside"] == pytest.approx(13 / 14)  # 1 / 1.2 is below 0.86
+    assert summarize_served([line(1.0), line(0.0)])[-1]["inside"] == 0.5
 
 
 def test_the_command_writes_every_row(tmp_path, capsys):
