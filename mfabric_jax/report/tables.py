@@ -331,11 +331,11 @@ def served_errors(rows: Rows, errors: Rows) -> str:
     tables += [f"rows with a peer's prediction\n{plain(peers, _PEER_ERRORS)}"] if peers else []
     reasons = [f"{len(own)} rows: {reason}" for (reason,), own in group_rows(rows, "reason").items() if reason]
     words = ["Error: predicted over measured time per output token - 1. No prediction is fitted to such rows."]
-    words += [_held(line) for line in errors if line["by"] == "all" and line["inside"] is not None]
+    words += [_band_words(line) for line in errors if line["by"] == "all" and line["inside"] is not None]
     return "\n\n".join([*tables, *reasons, "\n".join(words)])
 
 
-def _held(line: Mapping[str, Any]) -> str:
+def _band_words(line: Mapping[str, Any]) -> str:
     held = f"{percent(line['inside'])} of the measured rows lie within their bands (low_ms to high_ms)"
     if line["left_out"] is None:
         return f"{held}."
