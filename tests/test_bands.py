@@ -88,21 +88,21 @@ def lead(rows):
 def test_a_lead_within_all_that_may_be_wrong_is_not_separable():
     error = ratio_errors().nine_in_ten
     assert 0.05 < error < 0.1
-    # A lead of 1 % that links turn (-0.8 to +2.2), one of 4 % that links keep but the model's error (8.5 %) does not,
-    # and one of 20 % that is more than both: 1.2 x 8.5 % is 10.2.
+    # A lead of 1 % that links turn (-0.8 to +2.2), one of 4 % that links keep but the model's error (8.6 %) does not,
+    # and one of 20 % that is more than both: 1.2 x 8.65 % is 10.4.
     near, _ = lead(ranked({"tree": (10.0, 12.0, 9.0), "rail": (10.1, 11.9, 9.2)}))
     middle, cell = lead(ranked({"tree": (10.0, 12.0, 9.0), "rail": (10.4, 12.48, 9.36)}))
     far, sure = lead(ranked({"tree": (10.0, 12.0, 9.0), "rail": (12.0, 14.4, 10.8)}))
-    assert cell == "+4.0% (-4.8 to +12.8) not separable"
-    assert sure == "+20.0% (+9.8 to +30.2)"
+    assert cell == "+4.0% (-5.0 to +13.0) not separable"
+    assert sure == "+20.0% (+9.6 to +30.4)"
     assert near.conclusion.startswith("Best by dollars a token: tree, 400 Gbps; not separable from the next, rail, 400")
     assert far.conclusion == (
-        "Best by dollars a token: tree, 400 Gbps. Next is rail, 400 Gbps, at +20.0% (+9.8 to +30.2): the lead "
+        "Best by dollars a token: tree, 400 Gbps. Next is rail, 400 Gbps, at +20.0% (+9.6 to +30.4): the lead "
         "exceeds its uncertainty."
     )
     doubts = "Uncertainty of the lead over the next design: spread of kernels, links and traffic "
     assert middle.remarks[0].startswith(
-        f"{doubts}+4.0 to +4.0%; the model's own error 8.5% (nine in ten of 25 measured"
+        f"{doubts}+4.0 to +4.0%; the model's own error 8.6% (nine in ten of 25 measured"
     )
     assert middle.remarks[1] == (
         "To separate them: measure both designs, or run them in a packet simulator (mfabric export)."
@@ -115,7 +115,7 @@ def test_prices_that_are_quoted_are_part_of_what_a_lead_may_be_wrong_by():
     rows[0] |= {"low_ports_usd": 10.0}
     rows[1] |= {"low_ports_usd": 9.9}  # with cheaper ports the second leads
     ranking, cell = lead(rows)
-    assert cell == "+20.0% (-3.3 to +30.2) not separable"  # 1.2 - sqrt(0.21 ** 2 + 0.102 ** 2)
+    assert cell == "+20.0% (-3.4 to +30.4) not separable"  # 1.2 - sqrt(0.21 ** 2 + 0.104 ** 2)
     assert "other quoted prices -1.0 to +20.0%" in ranking.remarks[0]
     assert ranking.remarks[1] == "To separate them: give the prices that you are quoted (--set network.prices=FILE)."
 
@@ -133,8 +133,8 @@ def test_more_performance_a_dollar_is_better_and_its_band_follows_the_times():
     rows = [own | {"usd_per_million_tokens": None, "perf_per_dollar": 1 / own["iteration_s"]} for own in rows]
     ranking, cell = lead(rows)
     assert ranking.by == "performance per dollar of the network"
-    # Half; slower links: 12 / 26 = 0.462, faster 0.5; the model's error is 8.5 % of a half.
-    assert cell == "-50.0% (-55.7 to -45.8)"
+    # Half; slower links: 12 / 26 = 0.462, faster 0.5; the model's error is 8.65 % of a half.
+    assert cell == "-50.0% (-55.8 to -45.7)"
     assert "the lead exceeds its uncertainty" in ranking.conclusion
 
 
