@@ -200,6 +200,11 @@ def achieved_by_kernels(workload: Workload, gpu: Gpu, precision: str, seconds: B
     return iteration_flops(workload) / (passes * gpu.peak(precision) * total)
 
 
+def is_blackwell(gpu: Gpu) -> bool:
+    """Return whether a GPU is of the Blackwell family, which multiplies in four bits."""
+    return gpu.name in table()["blackwell"][NAMED]
+
+
 class BandwidthShares(NamedTuple):
     """Achieved over nominal bandwidth of communication.
 

@@ -22,10 +22,10 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.workload.gpus import Gpu
 from mfabric_jax.workload.kernels import rates_of, shares_of, table
+from mfabric_jax.workload.volume import ACTIVATION_BYTES
 
 ENGINES = ("trtllm", "sglang", "vllm")
 FASTEST = "fastest"  # of all engines
-ACTIVATION = 2.0  # bytes of an element between kernels
 TILE = 128  # rows and columns of a tile of a product
 
 
@@ -47,11 +47,11 @@ class KernelFormat(NamedTuple):
 FORMATS = {
     "bf16": KernelFormat(1.0, 2.0, 2.0, 0.0, "bf16"),
     "fp8": KernelFormat(2.0, 1.0, 1.0, 3.0, "fp8"),
-    "nvfp4": KernelFormat(4.0, 0.5 + 1 / 16, 0.5 + 1 / 16, 2.5, "nvfp4"),
+    "nvfp4": KernelFormat(4.0, 0.5 + 1 / 16, 0.5 + 1 / 16, 2.5, "nvfp4"),  # an FP8 scale for 16
     # Weights of four bits that become bf16 before they are multiplied (weight only), and, on Blackwell, MXFP4 weights
     # with MXFP8 activations, which multiply at the rate of FP8.
-    "int4": KernelFormat(1.0, 0.5 + 2 / 128, 2.0, 0.0, "bf16"),
-    "mxfp4": KernelFormat(1.0, 0.5 + 1 / 32, 2.0, 0.0, "bf16"),
+    "int4": KernelFormat(1.0, 0.5 + 2 / 128, 2.0, 0.0, "bf16"),  # a bf16 scale for 128 (W4A16: arXiv 2306.00978)
+    "mxfp4": KernelFormat(1.0, 0.5 + 1 / 32, 2.0, 0.0, "bf16"),  # 8 bits for 32 (OCP Microscaling Formats 1.0)
     "mxfp4-fp8": KernelFormat(2.0, 0.5 + 1 / 32, 1.0, 3.0, "fp8"),
 }
 
@@ -180,7 +180,7 @@ def product_form(
     tiles = np.ceil(rows / TILE) * np.ceil(np.asarray(outer, float) / TILE)
     waves = np.ceil(tiles / kernels.sms) * kernels.sms / tiles
     flops_s = 2 * rows * inner * outer / (form.rate * kernels.gpu.bf16_flops * facts["rate"])
-    moved = form.weight * inner * outer + form.activation * rows * inner + ACTIVATION * rows * outer
+    moved = form.weight * inner * outer + form.activation * rows * inner + ACTIVATION_BYTES * rows * outer
     return (
         units.us(facts["floor_us"])
         + soft_max(flops_s * waves ** facts["wave"], moved / (memory_Bps * facts["bw"]), facts["p"])
@@ -235,12 +235,12 @@ def experts_form(facts: Mapping[str, float], kernels: MeasuredKernels, form: Ker
     filled = work.rows + 0.5 * facts["tile"] * work.active
     flops_s = 2 * filled * matrix / (form.rate * kernels.gpu.bf16_flops * facts["rate"])
     read_s = work.active * matrix * form.weight / (memory_Bps * facts["bw"])
-    moved = work.rows * (2 * work.width + work.matrices * work.inner) * ACTIVATION
+    moved = work.rows * (2 * work.width + work.matrices * work.inner) * ACTIVATION_BYTES
     return (
         units.us(facts["floor_us"] + facts["per_expert_us"] * work.active)
         + np.hypot(flops_s, read_s)
         + moved / (memory_Bps * facts["perm"])
-        + work.copies * work.width * ACTIVATION / (memory_Bps * facts["slot"])
+        + work.copies * work.width * ACTIVATION_BYTES / (memory_Bps * facts["slot"])
     )
 
 

@@ -27,6 +27,8 @@ from typing import Any, ClassVar, NamedTuple
 from mfabric_jax import checks
 from mfabric_jax.support.array_module import array_module
 
+STATE_BYTES = 4.0  # of an element of a recurrent state, in float32
+
 
 class DecodingWork(NamedTuple):
     """Work of one kernel of attention in decoding: `elements` in the cache's format and `index_bytes` that it reads for

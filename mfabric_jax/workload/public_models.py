@@ -3,6 +3,7 @@
 import functools
 import re
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,7 +52,13 @@ def public_model(name: str) -> PublicModel:
     raise InputError(f"model {name!r:.80} is unknown; allowed: {allowed}, or a folder with {CONFIG}.")
 
 
+def public_file(name: str) -> Traversable | None:
+    """Return the package's file of a published model that is not in the catalogue; None if there is none."""
+    file = resources.files("mfabric_jax.workload") / "public" / f"{name}.toml"
+    return file if file.is_file() else None
+
+
 @functools.cache
 def _read_release(name: str) -> Architecture:
-    file = resources.files("mfabric_jax.workload") / "public" / f"{name}.toml"
-    return read_model(str(file))[0] if file.is_file() else get_model(name).architecture
+    file = public_file(name)
+    return get_model(name).architecture if file is None else read_model(str(file))[0]

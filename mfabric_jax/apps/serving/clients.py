@@ -5,7 +5,6 @@ from typing import Any
 
 from mfabric_jax import units
 from mfabric_jax.apps.serving.replica import (
-    STATE,
     ServedReplica,
     first_token_s,
     replica,
@@ -16,6 +15,8 @@ from mfabric_jax.checks import Misfit
 from mfabric_jax.evaluate.resolving.resolve import gpu_of, model_of
 from mfabric_jax.workload.gpus import Gpu
 from mfabric_jax.workload.measured_kernels import CACHE, FASTEST, FORMATS
+from mfabric_jax.workload.mixers import STATE_BYTES
+from mfabric_jax.workload.volume import ACTIVATION_BYTES
 
 SHOWN = {"model.name", "gpu.name", "serving.tp", "serving.replica.ep"}  # settings that have columns
 UNREAD = {"network.fabric": "fat-tree"}  # replicas lie inside a server
@@ -86,9 +87,9 @@ def replica_bytes(model: ServedReplica, requests: float, context: float) -> floa
     weights = size["attention"] * facts.blocks * facts.attention_params
     weights += size["ffn"] * (moe * facts.shared_params + (facts.blocks - moe) * facts.dense_params)
     weights += size["experts" if facts.choices else "ffn"] * moe * facts.experts * facts.expert_params
-    weights += 2.0 * (moe * facts.gate_params + facts.head_params * (1 if facts.tied else 2))
+    weights += ACTIVATION_BYTES * (moe * facts.gate_params + facts.head_params * (1 if facts.tied else 2))
     held = 0.0
     for kind, share in facts.attention.shares:
         cached = kind.cache_elements(context) * CACHE[formats.cache] + kind.index_bytes(context)
-        held += share * (kind.cache_part(gpus) * cached + STATE * kind.state / gpus)
+        held += share * (kind.cache_part(gpus) * cached + STATE_BYTES * kind.state / gpus)
     return weights / gpus + requests * facts.blocks * held

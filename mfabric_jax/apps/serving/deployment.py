@@ -22,6 +22,7 @@ from mfabric_jax.traffic.knobs import Knobs
 from mfabric_jax.traffic.recording import recorded_tokens
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.models import Architecture
+from mfabric_jax.workload.volume import ACTIVATION_BYTES
 
 PASS = 8192  # tokens of a prefill micro-batch, unless stated
 TRANSFER = 0.925  # fraction of a NIC that transfers in pages of 64 KiB reach (arXiv 2510.27656, table 2, second hand)
@@ -278,7 +279,7 @@ class Deployment:
         inner += moe * facts.shared_params + model.drafting * facts.joining_params
         routed = moe * model.load.slots * facts.expert_params
         plain = moe * facts.gate_params + facts.head_params * (1 if facts.tied else 2)
-        return model.weight_bytes * inner + model.expert_bytes * routed + parts.ACTIVATION * plain
+        return model.weight_bytes * inner + model.expert_bytes * routed + ACTIVATION_BYTES * plain
 
     @property
     def prefill_bytes(self) -> float:

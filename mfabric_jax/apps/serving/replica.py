@@ -2,8 +2,8 @@
 
 `gpus` GPUs hold one replica and split attention by heads. Experts are split by `expert_gpus` (EP) and, within each of
 them, by matrices. Every layer has two all-reduces. Kernels take what they were measured to take
-(`workload/measured_kernels.toml`). Beside its own steps, a request waits for the prompts of others: as many requests
-are served at once, so many prompts pass while one answer is written.
+(`workload/measured_kernels.toml`). Beside its own steps, a request waits for the prompts of others: while one answer is
+written, each of the other requests brings one prompt.
 
 Numbers are of one pass over all tokens of a batch; nothing is fitted to a served model.
 """
@@ -19,8 +19,8 @@ from mfabric_jax.apps.serving.expert_load import ExpertLoad, place_experts
 from mfabric_jax.checks import Misfit, one_of, whole
 from mfabric_jax.traffic.generator import layer_shares
 from mfabric_jax.workload.gpus import Gpu
+from mfabric_jax.workload.kernels import is_blackwell
 from mfabric_jax.workload.measured_kernels import (
-    ACTIVATION,
     FASTEST,
     ExpertWork,
     MeasuredKernels,
@@ -32,9 +32,9 @@ from mfabric_jax.workload.measured_kernels import (
     product_s,
     prompt_attention_s,
 )
+from mfabric_jax.workload.mixers import STATE_BYTES
 from mfabric_jax.workload.models import Architecture
-
-BLACKWELL = ("B200", "B300", "GB200", "GB300")
+from mfabric_jax.workload.volume import ACTIVATION_BYTES
 
 
 class EngineHabits(NamedTuple):
@@ -64,7 +64,6 @@ HABITS = {
 }
 MOE_KERNELS = 3  # small kernels of a layer with experts: the router's scores and choice, the sum with shared experts
 LAYER_ELEMENTS = 10  # that small kernels of a layer read or write, over the width of a token
-STATE = 4.0  # bytes of an element of a recurrent state
 SQUARES = 2 * 4.0  # bytes of the sums of squares of a token's queries and keys
 SEED = 0  # of the order in which layers' experts are popular
 
@@ -87,7 +86,7 @@ def formats_of(weights: str, gpu: Gpu, *, latent: bool = False, cache: str | Non
     - mxfp4 and int4 hold only routed experts in four bits. Blackwell multiplies MXFP4 with MXFP8 activations, Hopper
       turns it into bf16 (TensorRT-LLM's deployment guide for gpt-oss).
     """
-    blackwell = gpu.name.startswith(BLACKWELL)
+    blackwell = is_blackwell(gpu)
     known = {
         "bf16": ReplicaFormats("bf16", "bf16", "bf16", "bf16"),
         "fp8": ReplicaFormats("fp8", "fp8", "fp8", "bf16"),
@@ -208,10 +207,10 @@ def pass_parts(model: ServedReplica, tokens: PassTokens) -> LayerParts:
     facts, kernels, every = model.architecture, model.kernels, tokens.every
     moe, plain = len(facts.moe_blocks), facts.dense_part * (facts.blocks - len(facts.moe_blocks))
     mixers = facts.blocks * facts.mixer_part
-    reduced = (mixers + moe + plain) * all_reduce_s(kernels, model.gpus, every * facts.hidden * ACTIVATION)
+    reduced = (mixers + moe + plain) * all_reduce_s(kernels, model.gpus, every * facts.hidden * ACTIVATION_BYTES)
     norms = (USUAL if model.gpus == 1 else model.habits).norms
     beside = norms / 2 * (mixers + moe + plain) + (MOE_KERNELS * moe if facts.choices else 0)
-    moved = facts.blocks * every * facts.hidden * LAYER_ELEMENTS * ACTIVATION
+    moved = facts.blocks * every * facts.hidden * LAYER_ELEMENTS * ACTIVATION_BYTES
     written = tokens.answers + (tokens.prompts / tokens.length if tokens.length else 0.0)
     return LayerParts(
         facts.blocks * sum(share * attention_s(model, kind, tokens) for kind, share in facts.attention.shares),
@@ -233,7 +232,7 @@ def attention_s(model: ServedReplica, kind: Any, tokens: PassTokens) -> float:
         latent = kernels.facts["latent"]
         total += units.us(latent["floor_us"]) + units.ns(latent["ns_a_token"]) * every
     else:
-        moved = ACTIVATION * every * kind.pointwise_elements() / model.gpus
+        moved = ACTIVATION_BYTES * every * kind.pointwise_elements() / model.gpus
         total += float(pointwise_s(kernels, model.habits.attention, moved))
     if kind.whole_norm:
         total += float(all_reduce_s(kernels, model.gpus, every * SQUARES))
@@ -246,11 +245,11 @@ def decoding_s(model: ServedReplica, kind: Any, tokens: PassTokens) -> float:
     kernels, part, context = model.kernels, kind.cache_part(model.gpus), tokens.context
     *before, core = kind.decoding(context) or (None,)
     total = sum(
-        float(pointwise_s(kernels, 1, tokens.answers * (work.index_bytes + work.elements * ACTIVATION)))
+        float(pointwise_s(kernels, 1, tokens.answers * (work.index_bytes + work.elements * ACTIVATION_BYTES)))
         for work in before
     )
     if kind.state:
-        states = 2 * STATE * tokens.answers * kind.state / model.gpus
+        states = 2 * STATE_BYTES * tokens.answers * kind.state / model.gpus
         total += float(pointwise_s(kernels, 1, states))
     if core is None:
         return total
@@ -308,7 +307,7 @@ def ffn_s(model: ServedReplica, every: float, width: float) -> float:
     facts, inner = model.architecture, width / model.gpus
     shapes = (facts.hidden, (facts.matrices - 1) * inner), (inner, facts.hidden)
     products = sum(float(product_s(model.kernels, model.formats.ffn, every, *shape)) for shape in shapes)
-    return products + float(pointwise_s(model.kernels, 1, ACTIVATION * facts.matrices * every * inner))
+    return products + float(pointwise_s(model.kernels, 1, ACTIVATION_BYTES * facts.matrices * every * inner))
 
 
 # --------------------------------------------------------------------------------------------------------------- tokens

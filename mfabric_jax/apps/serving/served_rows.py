@@ -1,6 +1,6 @@
 """Predict rows of served models: a CSV file with a model, GPU, engine, degrees and requests in each row.
 
-`NEEDED` are its columns; further ones are kept. A row that cannot be predicted has a `reason` in the place of numbers.
+`NEEDED` are its columns; further ones are kept. A row that cannot be predicted has a `reason` instead of numbers.
 Nothing is fitted to such rows.
 """
 
@@ -144,7 +144,7 @@ def _measured_ms(row: Mapping[str, Any], name: str) -> float | None:
 def summarize_served(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the errors of predicted rows by model, by GPU, by engine, by all three together, and overall.
 
-    - `inside`: the fraction of measured rows within their bands; `left_out`: as `hold_left_out`.
+    - `inside`: the fraction of measured rows within their bands; `left_out`, overall: as `hold_left_out`.
     - `median_error`, `mean_error`: of magnitudes; `bias`: the mean error; `unsaid`: rows without a prediction;
     - `peer_rows`, `peer_median`, `peer_mean`: rows with a peer's prediction, and its errors; `beside_median`,
       `beside_mean`: our errors in these rows.
@@ -156,7 +156,8 @@ def summarize_served(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         for what, names in by.items()
         for key in dict.fromkeys(tuple(row[name] for name in names) for row in rows)
     ]
-    return [_errors(*group) for group in [*groups, ("all", "all", list(rows))]]
+    whole = _errors("all", "all", rows) | {"left_out": hold_left_out(rows)}
+    return [*(_errors(*group) for group in groups), whole]
 
 
 def _errors(what: str, group: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -169,7 +170,6 @@ def _errors(what: str, group: str, rows: Sequence[Mapping[str, Any]]) -> dict[st
         **{"by": what, "group": group, "rows": len(rows), "unsaid": sum(bool(row["reason"]) for row in rows)},
         **{
             "inside": _of(np.mean, (ours >= 1 / BAND[1] - 1) & (ours <= 1 / BAND[0] - 1)),
-            "left_out": hold_left_out(rows),
         },
         **{
             "median_error": _of(np.median, abs(ours)),

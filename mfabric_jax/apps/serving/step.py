@@ -23,11 +23,12 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.support.array_module import align_rank, array_module
 from mfabric_jax.workload import Gpu
 from mfabric_jax.workload.kernels import KernelRates as Measured
-from mfabric_jax.workload.kernels import rates_of, table
+from mfabric_jax.workload.kernels import is_blackwell, rates_of, table
+from mfabric_jax.workload.measured_kernels import CACHE, FORMATS
+from mfabric_jax.workload.mixers import STATE_BYTES
 from mfabric_jax.workload.models import Architecture
+from mfabric_jax.workload.volume import ACTIVATION_BYTES
 
-CACHE = {"bf16": 2.0, "fp8": 1.0}  # bytes of a cached element
-ACTIVATION = 2.0  # bytes of an element between kernels
 FP4_OVER_FP8 = 2.0  # peak rates on Blackwell; kernels are assumed to achieve the same fraction of both
 DECODING = (
     3000 / 3350,
@@ -36,7 +37,6 @@ DECODING = (
 KERNELS = {"attention": 8, "layer": 10, "experts": 4, "ffn": 3}  # kernels that a usual implementation launches
 NORMS = 10  # elements that two norms and residuals move per element of a token
 ROUTER = 6  # passes over float32 logits, as in training
-STATE = 4.0  # bytes of an element of a linear attention's state
 
 
 class WeightFormat(NamedTuple):
@@ -49,12 +49,13 @@ class WeightFormat(NamedTuple):
 
 # Weights of four bits become bf16 before they are multiplied (weight only); Blackwell multiplies NVFP4. Releases in
 # four bits hold routed experts so, other weights in bf16: gpt-oss (arXiv 2508.10925), Kimi-K2-Thinking (model card).
+_BYTES = {name: form.weight for name, form in FORMATS.items()}
 WEIGHTS = {
-    "bf16": WeightFormat(2.0, 2.0, "bf16"),
-    "fp8": WeightFormat(1.0, 1.0, "fp8"),  # a scale for a block of 128 x 128, or for a tensor
-    "nvfp4": WeightFormat(0.5 + 1 / 16, 0.5 + 1 / 16, "nvfp4"),  # an FP8 scale for 16
-    "mxfp4": WeightFormat(0.5 + 1 / 32, 2.0, "bf16"),  # a scale of 8 bits for 32 (OCP Microscaling Formats 1.0)
-    "int4": WeightFormat(0.5 + 2 / 128, 2.0, "bf16"),  # a bf16 scale for 128 (W4A16: arXiv 2306.00978)
+    "bf16": WeightFormat(_BYTES["bf16"], _BYTES["bf16"], "bf16"),
+    "fp8": WeightFormat(_BYTES["fp8"], _BYTES["fp8"], "fp8"),  # a scale for a block of 128 x 128, or for a tensor
+    "nvfp4": WeightFormat(_BYTES["nvfp4"], _BYTES["nvfp4"], "nvfp4"),
+    "mxfp4": WeightFormat(_BYTES["mxfp4"], _BYTES["bf16"], "bf16"),
+    "int4": WeightFormat(_BYTES["int4"], _BYTES["bf16"], "bf16"),
 }
 
 
@@ -85,7 +86,7 @@ def rates(gpu: Gpu, weights: str, how: str = "usual", path: str | None = None) -
     kernel_rates, number = rates_of(gpu, how, path), "bf16" if products == "bf16" else "fp8"
     faster = 1.0
     if products == "nvfp4":
-        if gpu.name not in table()["blackwell"]["gpus"]:
+        if not is_blackwell(gpu):
             raise InputError(f"serving.formats.weights nvfp4 needs a GPU of the Blackwell family, got {gpu.name}.")
         faster = FP4_OVER_FP8
     memory, flops = DECODING
@@ -155,14 +156,14 @@ def cache_bytes(model: ServingModel, context: Any, gpus: int = 1) -> Any:
 
 def state_bytes(model: ServingModel) -> float:
     """Return the bytes of a request's states of recurrent layers, over all layers; 0 if there are none."""
-    each = sum(share * kind.state * STATE for kind, share in model.architecture.attention.shares)
+    each = sum(share * kind.state * STATE_BYTES for kind, share in model.architecture.attention.shares)
     return (model.architecture.blocks + model.drafting) * each
 
 
 def _core_s(kind: Any, model: ServingModel, rate: ServingRates, tokens: Any, requests: Any, context: Any):
     """Seconds of attention without projections, for `tokens` of a GPU's `requests`, each over its `context`."""
     xp, size = array_module(tokens, requests, context), CACHE[model.cache]
-    total = 2 * STATE * requests * kind.state / rate.memory_Bps  # a state is read and written
+    total = 2 * STATE_BYTES * requests * kind.state / rate.memory_Bps  # a state is read and written
     copies = model.tp if kind.whole_cache else 1
     for work in kind.decoding(context):
         read = copies * requests * (work.elements * size + work.index_bytes)
@@ -172,7 +173,7 @@ def _core_s(kind: Any, model: ServingModel, rate: ServingRates, tokens: Any, req
 
 def _product_s(rate: float, memory: float, rows: Any, inner: float, outer: float, size: float):
     """Seconds of a product of `rows` x `inner` activations with `inner` x `outer` weights of `size` bytes each."""
-    moved = inner * outer * size + ACTIVATION * rows * (inner + outer)
+    moved = inner * outer * size + ACTIVATION_BYTES * rows * (inner + outer)
     return array_module(rows).maximum(2 * rows * inner * outer / rate, moved / memory)
 
 
@@ -207,7 +208,7 @@ def split_s(model: ServingModel, inside_Bps: Any, nvlink: float, alpha_s: float,
     """Return the seconds of NVLink collectives (reduce-scatter, all-gather) for attention split over `tp` GPUs."""
     if model.tp == 1:
         return 0.0 * tokens
-    moved = (model.tp - 1) * tokens * model.architecture.hidden * ACTIVATION
+    moved = (model.tp - 1) * tokens * model.architecture.hidden * ACTIVATION_BYTES
     return 2 * (alpha_s + moved / (inside_Bps * nvlink))
 
 
@@ -222,7 +223,7 @@ def experts_s(model: ServingModel, rate: ServingRates, tokens: Any):
     active = (1 - missed).sum(-1)
     width, inner, total = model.architecture.routed_width, model.architecture.expert_hidden, 0.0
     for in_width, out_width in ((width, (model.architecture.matrices - 1) * inner), (inner, width)):
-        moved = active * in_width * out_width * model.expert_bytes + ACTIVATION * rows * (in_width + out_width)
+        moved = active * in_width * out_width * model.expert_bytes + ACTIVATION_BYTES * rows * (in_width + out_width)
         total = total + xp.maximum(2 * rows * in_width * out_width / rate.grouped, moved / rate.memory_Bps)
     return total.max(-1).mean(-1) + KERNELS["experts"] * rate.launch_s
 
@@ -245,7 +246,10 @@ def ffn_s(model: ServingModel, rate: ServingRates, tokens: Any, width: float):
 
 def norms_s(model: ServingModel, rate: ServingRates, tokens: Any):
     """Return the seconds of a layer's norms, residuals and casts."""
-    return tokens * NORMS * model.architecture.hidden * ACTIVATION / rate.memory_Bps + KERNELS["layer"] * rate.launch_s
+    return (
+        tokens * NORMS * model.architecture.hidden * ACTIVATION_BYTES / rate.memory_Bps
+        + KERNELS["layer"] * rate.launch_s
+    )
 
 
 def router_s(model: ServingModel, rate: ServingRates, tokens: Any):
@@ -254,7 +258,7 @@ def router_s(model: ServingModel, rate: ServingRates, tokens: Any):
     facts = model.architecture
     if not facts.choices:
         return 0.0 * tokens
-    product = _product_s(rate.plain, rate.memory_Bps, tokens, facts.hidden, facts.choices, ACTIVATION)
+    product = _product_s(rate.plain, rate.memory_Bps, tokens, facts.hidden, facts.choices, ACTIVATION_BYTES)
     around = [(facts.hidden, facts.expert_width), (facts.expert_width, facts.hidden)] if facts.expert_width else []
     for shape in around:
         product = product + _product_s(rate.products, rate.memory_Bps, tokens, *shape, model.weight_bytes)
@@ -276,7 +280,7 @@ def joining_s(model: ServingModel, rate: ServingRates, tokens: Any):
 def head_s(model: ServingModel, rate: ServingRates, tokens: Any):
     """Return the seconds of the output head; every GPU has a copy."""
     return _product_s(
-        rate.plain, rate.memory_Bps, tokens, model.architecture.hidden, model.architecture.vocab, ACTIVATION
+        rate.plain, rate.memory_Bps, tokens, model.architecture.hidden, model.architecture.vocab, ACTIVATION_BYTES
     )
 
 

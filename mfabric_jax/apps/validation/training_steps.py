@@ -13,6 +13,7 @@ from mfabric_jax.case.paths import read_statement
 from mfabric_jax.checks import one_of
 from mfabric_jax.evaluate.resolving.set_up import MEMORY
 from mfabric_jax.evaluate.rows.results import simulate
+from mfabric_jax.workload.public_models import public_file
 
 # Settings of all rows: servers with one NIC per GPU on a tree without oversubscription, and evenly routed tokens, as
 # benchmarks force them.
@@ -55,12 +56,8 @@ class MeasuredTraining(NamedTuple):
 
 def own_model_file(model: str) -> Traversable | None:
     """Return the file of a model that is in no catalogue; None for others."""
-    rooms = (
-        resources.files("mfabric_jax.apps.validation") / "models",
-        resources.files("mfabric_jax.workload") / "public",
-    )
-    files = (room / f"{model}.toml" for room in rooms)
-    return next((file for file in files if file.is_file()), None)
+    file = resources.files("mfabric_jax.apps.validation") / "models" / f"{model}.toml"
+    return file if file.is_file() else public_file(model)
 
 
 def trainings(names: Sequence[str] = ()) -> list[MeasuredTraining]:

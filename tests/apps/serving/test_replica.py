@@ -201,7 +201,7 @@ def test_prompts_of_others_take_passes_of_their_own():
     assert seconds.prompts_s == pytest.approx(8 / 64 * prompt.total)
     assert seconds.tpot_s == seconds.step_s + seconds.prompts_s
     assert first_token_s(counted(), 512) == prompt.total
-    # A pass of a prompt has the kernels of a step but for the core of decoding, which takes 1 ms a layer.
+    # A pass of a prompt has the kernels of a step without the core of decoding, which takes 1 ms a layer.
     assert step.total - prompt.total == us(2 * 1000)
 
 
