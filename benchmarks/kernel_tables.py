@@ -122,7 +122,7 @@ def products(tables: Tables, kernels: MeasuredKernels) -> dict[str, Any]:
         if some:
             (m, n, k), seconds = thinned(fastest(some, "m", "n", "k"))
             start = {"floor_us": (3, 0.5, 9), "rate": (0.75, 0.3, 1), "bw": (0.8, 0.3, 1), "p": (2, 1, 6)}
-            start |= {"wave": (0.5, 0, 1), "cast": (0.8, 0.5, 1)}
+            start |= {"out": (1, 0.3, 3), "wave": (0.5, 0, 1), "cast": (0.8, 0.5, 1)}
             form = lambda facts, m=m, n=n, k=k, number=number: forms.product_form(  # noqa: E731
                 facts, kernels, FORMATS[number], m, k, n
             )

@@ -305,7 +305,6 @@ class Kernels(Alternative, frozen=True, tag="kernels"):
     table: Annotated[
         str | None, doc("A .toml or .json file with your own measurements (auto: those of the package).", file=True)
     ] = None
-    launch_us: Annotated[Least0 | None, doc("Idle time of a GPU before every kernel [us] (auto: the table's).")] = None
 
 
 class Measured(Alternative, frozen=True, tag="measured"):
@@ -337,11 +336,53 @@ class Received(Alternative, frozen=True, tag="received"):
     ] = "barrier"
 
 
+class Code(SettingsGroup, frozen=True):
+    """The training program, as far as it slows a GPU down."""
+
+    host_us: Annotated[
+        Least0,
+        doc(
+            "Time in which the host issues a kernel [us]; 0: it never limits. 25 for loops of products in PyTorch"
+            " (tgale96/grouped_gemm, PR 37), 33 with casts (Transformer Engine, PR 3134)."
+        ),
+    ] = 0.0
+    graphs: Annotated[
+        Literal["none", "router", "step"],
+        doc("What CUDA graphs hold: none, router (attention, router and preprocessing), or the whole step."),
+    ] = "none"
+    experts: Annotated[
+        Literal["loop", "one"], doc("Products of a GPU's experts: a loop of launches, or one launch for all.")
+    ] = "loop"
+    loop_us: Annotated[
+        Least0,
+        doc(
+            "Time by which each product of such a loop is longer [us]: 5.5 with Transformer Engine 2.2, 1.5 with 2.7"
+            " (its PR 2045)."
+        ),
+    ] = 0.0
+    weights_rate: Annotated[
+        Share,
+        doc(
+            "Rate of products for gradients of weights over that of others: 0.5 where FP8 is added up by blocks in"
+            " float32 (DeepSeek-V3's profile: 600 TFLOP/s for experts on H800)."
+        ),
+    ] = 1.0
+    unfused: Annotated[
+        str,
+        doc("What the program does not fuse: none, or some of bias, clamp, router, permutation, joined by +."),
+    ] = "none"
+    step_ms: Annotated[
+        Least0,
+        doc("Time of a step that nothing hides [ms]: norms that the host reads back, logs, barriers of timers."),
+    ] = 0.0
+
+
 class Compute(SettingsGroup, frozen=True):
     """The speed of computation."""
 
     rate: Annotated[Kernels | Efficiency | Measured | Calibrated, doc("Source of the computation rate.")] = Kernels()
     experts: Annotated[BalancedExperts | Received, doc("The tokens that experts compute.")] = Received()
+    code: Code = Code()
 
 
 # ------------------------------------------------------------------------------------------------- traffic, placement

@@ -53,6 +53,7 @@ class NetworkOf(eqx.Module):
     path_links: Float[Array, "D"]  # one per number of a server's optical NICs if that varies, else one
     own_delay_s: Float[Array, ""] | None  # delay of a link; replaces `network.link_delay_s`
     memory_Bps: Float[Array, ""]
+    fixed_s: Float[Array, ""]
     oversubscription: Float[Array, ""]
 
     @property
@@ -84,6 +85,8 @@ class NetworkOf(eqx.Module):
             "nvlink_Bps": nvlink_Bps * shares.ring_nvlink,
             "inside_Bps": nvlink_Bps * shares.nvlink,
             "memory_Bps": self.memory_Bps,
+            "fixed_s": self.fixed_s,
+            "beside": shares.beside,
             "counts_s": shares.counts_s,
         }
         if group.reconfigures or group.phases:

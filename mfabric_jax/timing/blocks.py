@@ -20,13 +20,15 @@ from mfabric_jax.timing.passes import Order
 from mfabric_jax.workload.compute import Backward, backward_of
 from mfabric_jax.workload.recompute import recomputed_of
 from mfabric_jax.workload.schedules import BACKWARD, FORWARD, WEIGHT
+from mfabric_jax.workload.training_code import IssueSeconds
 
 
 class BlockCompute(NamedTuple):
     """Forward seconds of the parts of a block and of one tensor-parallel all-reduce, () or [P].
 
     `expert_s`: part of `moe_s` that grows with received tokens; `scores_s`: part of `attention_s` in attention scores,
-    which have no weights; `head_s`: of the output head; `backward`: seconds of backward passes, None: `usual_backward`.
+    which have no weights; `head_s`: of the output head; `backward`: seconds of backward passes, None: `usual_backward`;
+    `issued`: of the host, None: it never limits.
     """
 
     attention_s: Float[Array, ""]
@@ -37,6 +39,7 @@ class BlockCompute(NamedTuple):
     scores_s: Float[Array, ""] | float = 0.0
     head_s: Float[Array, ""] | float = 0.0
     backward: Backward | None = None
+    issued: IssueSeconds | None = None
 
 
 class Blocks(NamedTuple):

@@ -28,6 +28,7 @@ from mfabric_jax.workload.compute import BlockSeconds, backward_of, complete_sec
 from mfabric_jax.workload.memory import step_bytes
 from mfabric_jax.workload.recompute import recomputed_of
 from mfabric_jax.workload.schedules import WEIGHT
+from mfabric_jax.workload.training_code import IssueSeconds
 from mfabric_jax.workload.volume import (
     block_params,
     context_bytes,
@@ -45,6 +46,7 @@ OTHER_KINDS = {  # column of rows, track and label of a picture
     "tp": ("tp_comm_s", "NVSwitch", "TP"),
     "cp": ("tp_comm_s", "EPS", "keys and values"),
     "dp": ("dp_comm_s", "EPS", "parameters"),
+    "host": ("compute_s", "compute", "waits for the host"),
 }
 
 
@@ -57,6 +59,8 @@ class FabricRates(NamedTuple):
       propagation.
     - `counts_s`: before the dispatch of a forward pass, ranks tell each other how much they send; early ranks wait for
       the last. Where two passes run together, the last rank computes longer by `counts_s`, which nothing hides.
+    - `beside`: seconds of transfers beside computation over those alone, where two passes run together.
+    - `fixed_s`: of an iteration, which nothing hides.
     - `eps_Bps`, `send_Bps`: a server, for gradients and for sends to the next stage; () or [P].
     - `delay_s`: reconfiguration; `each_s`: further delay for each new circuit; `latency_s`: propagation.
     - `decision_s`: time from a known demand to the choice of circuits.
@@ -76,6 +80,8 @@ class FabricRates(NamedTuple):
     counts_s: Float[Array, ""] | float = 0.0
     alpha_s: Float[Array, ""] | float = 0.0
     phase_s: Float[Array, ""] | float | None = None
+    beside: Float[Array, ""] | float = 1.0
+    fixed_s: Float[Array, ""] | float = 0.0
 
     @property
     def step_s(self) -> Float[Array, "..."] | float:
@@ -230,7 +236,12 @@ def walk(
         blocks = blocks._replace(others_s=sum(others.values()))
     order, send_s = order_of(workload), send_seconds(workload, rates)
     decision_s: Any = rates.decision_s
-    table = table_of(order, blocks, compute, _delays(rates, exchanges, send_s), rules)
+    delay_s = _delays(rates, exchanges, send_s)
+    table = table_of(order, blocks, compute, delay_s, rules)
+    if compute.issued is not None:
+        others["host"] = host_seconds(workload, compute.issued, table)
+        blocks = blocks._replace(others_s=sum(others.values()))
+        table = table_of(order, blocks, compute, delay_s, rules)
     slots = run(order, table, send_s, rules, decision_s[:, 0], every=every)
     reduce_s = exposed_reduce_seconds(workload, rates, slots.end, rules)
     ends = reduce_s, others, step_seconds(workload, rates), moving_seconds(rates, exchanges)
@@ -265,11 +276,12 @@ def rules_of(workload: Workload, rules: Rules | None) -> Rules:
 
 
 def step_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "*C P"]:
-    """Return the seconds of the optimizer step on every stage, limited by GPU memory bandwidth; 0 if it is left out."""
+    """Return the seconds of the optimizer step on every stage, limited by GPU memory bandwidth (0 if it is left out),
+    and of whatever else occurs once an iteration."""
     memory_Bps: Any = rates.memory_Bps
     counts = workload.optimizer_step != "left-out"
     moved = [step_bytes(workload, stage) if counts else 0.0 for stage in range(workload.pp)]
-    return array_module(rates).asarray(moved, memory_Bps.dtype)[None] / memory_Bps
+    return array_module(rates).asarray(moved, memory_Bps.dtype)[None] / memory_Bps + rates.fixed_s
 
 
 def moving_seconds(rates: FabricRates, exchanges: Exchanges) -> Float[Array, "*C"]:
@@ -297,7 +309,7 @@ def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps: Float[Array, "
     whole = complete_seconds(workload, seconds)
     tp_s = tp_bytes_per_gpu(workload) / tp_Bps
     parts = whole.attention_s, whole.moe_s, whole.dense_s, tp_s, whole.expert_s, whole.scores_s, whole.head_s
-    return BlockCompute(*parts, whole.backward)
+    return BlockCompute(*parts, whole.backward, whole.issued)
 
 
 def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges, compute: BlockCompute) -> Blocks:
@@ -310,6 +322,8 @@ def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges,
     ratio = workload.combine_bytes / workload.dispatch_bytes
     size = xp.asarray(np.where(where.backward[..., None], [ratio, 1.0], [1.0, ratio]), dtype)[None]
     rates = jax.tree.map(_wide, rates)
+    if (order := order_of(workload)).paired is not None:
+        size = size * xp.where(order.in_pairs[None, ..., None, None], rates.beside, 1)
     sends = (exchanges.load > 0) | (exchanges.inside[..., None] > 0)
     counts_s = xp.where(sends & (~where.backward[None, ..., None] & [True, False]), rates.counts_s, 0)
     latency_s = xp.where(exchanges.load > 0, rates.latency_s, 0) + xp.where(sends, rates.alpha_s, 0) + counts_s
@@ -400,6 +414,23 @@ def other_seconds_of(workload: Workload, rates: FabricRates, compute: BlockCompu
     if workload.sharding in ("gradients", "parameters"):
         by_kind["dp"] = _parameters(workload, rates, compute)
     return by_kind
+
+
+def host_seconds(workload: Workload, issued: IssueSeconds, table: ClockTable) -> Array:
+    """Return the seconds by which a host that issues kernels lengthens blocks (`training_code`). Passes of a pair hide
+    their all-to-alls, so only their computation counts."""
+    xp, where, order = array_module(table), places(workload), order_of(workload)
+    busy = table.compute + table.tp + table.exchange
+    forward, backward = (
+        xp.where(xp.asarray(where.experts >= 0)[None], _column(moe), _column(dense))
+        for moe, dense in zip(issued.moe, issued.dense, strict=True)
+    )
+    halves = (
+        np.ones(order.kind.shape) if order.later is None else np.where(order.later | (order.kind == WEIGHT), 0.5, 1)
+    )
+    issue_s = xp.where(where.backward, backward, forward) * halves[..., None].astype(busy.dtype)
+    longer = xp.where(where.present, xp.hypot(busy, issue_s) - busy, 0)
+    return xp.stack([0 * longer, longer], axis=-1)
 
 
 def _column(seconds):

@@ -7,6 +7,7 @@ from mfabric_jax.workload.gpus import Gpu
 from mfabric_jax.workload.mixers import up_params
 from mfabric_jax.workload.parallel import Workload
 from mfabric_jax.workload.recompute import recomputed_of
+from mfabric_jax.workload.training_code import IssueSeconds
 
 BACKWARD_OVER_FORWARD = 2.0  # two products (gradients of inputs and of weights) per forward product
 WEIGHTS_OVER_FORWARD = 1.0  # weight gradients; attention scores have no weights and need both products for inputs
@@ -50,6 +51,7 @@ class BlockSeconds(NamedTuple):
     - `head_s`: output heads and MTP projections; None: estimated from FLOPs.
     - `backward`: seconds of backward passes; None: two products per forward product, for gradients of inputs and of
       weights.
+    - `issued`: seconds in which the host issues the kernels of a block (`training_code`); None: it never limits.
     """
 
     attention_s: Any
@@ -59,6 +61,7 @@ class BlockSeconds(NamedTuple):
     scores_s: Any = None
     head_s: Any = None
     backward: Backward | None = None
+    issued: IssueSeconds | None = None
 
 
 def usual_backward(forward: Any) -> Backward:
@@ -128,9 +131,11 @@ def ends_over_attention(workload: Workload) -> float:
 
 
 def scale_seconds(seconds: BlockSeconds, factor: Any) -> BlockSeconds:
-    """Return all seconds times `factor`; no field may be None."""
+    """Return all seconds times `factor`; only `issued` may be None."""
 
     def times(part: Any) -> Any:
+        if part is None:
+            return None
         return type(part)(*map(times, part)) if isinstance(part, tuple) else factor * part
 
     return times(seconds)

@@ -4,9 +4,11 @@ import math
 from typing import NamedTuple
 
 from mfabric_jax import units
+from mfabric_jax.workload.block_kernels import kernel_seconds
 from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD, BlockSeconds, backward_of, block_seconds
 from mfabric_jax.workload.gpus import Gpu
-from mfabric_jax.workload.kernels import IDEAL, USUAL_DISPATCHER, kernel_seconds, rates_of, shares_of
+from mfabric_jax.workload.kernels import IDEAL, USUAL_DISPATCHER, shares_of
+from mfabric_jax.workload.measured_kernels import copied_Bps, measured_kernels
 from mfabric_jax.workload.memory import step_bytes
 from mfabric_jax.workload.parallel import Workload
 from mfabric_jax.workload.recompute import recomputed_of
@@ -89,7 +91,7 @@ def iteration_seconds(workload: Workload, server: Gpu, speeds: Speeds = USUAL) -
     sent = PASSES * pp_bytes(workload) * workload.gpus_per_server / (workload.tp * rates.sends)
     waited = waits * (elsewhere + reduced + exchanged + sent)
     beside, behind = _gradients(workload, rates, passes, overlap=speeds.overlap_gradients)
-    memory_Bps = rates_of(server).memory_Bps if measured else server.memory_Bps or math.inf
+    memory_Bps = copied_Bps(measured_kernels(server)) if measured else server.memory_Bps or math.inf
     if workload.optimizer_step != "left-out" and server.memory_Bps is not None:
         behind += max(step_bytes(workload, stage) for stage in {0, workload.pp - 1}) / memory_Bps
     each = IterationSeconds(compute, reduced, exchanged, waited, beside)

@@ -11,6 +11,7 @@ Numbers may be arrays that broadcast. Constants are least squares over tables of
 """
 
 import functools
+import math
 import tomllib
 from collections.abc import Mapping
 from importlib import resources
@@ -21,7 +22,7 @@ import numpy as np
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.workload.gpus import Gpu
-from mfabric_jax.workload.kernels import rates_of, shares_of, table
+from mfabric_jax.workload.kernels import rates_of, shares_of, states, table
 from mfabric_jax.workload.volume import ACTIVATION_BYTES
 
 ENGINES = ("trtllm", "sglang", "vllm")
@@ -64,7 +65,7 @@ class MeasuredKernels(NamedTuple):
 
     @property
     def memory_Bps(self) -> float:
-        return self.gpu.memory_Bps or 0.0
+        return math.inf if self.gpu.memory_Bps is None else self.gpu.memory_Bps
 
     @property
     def sms(self) -> int:
@@ -83,19 +84,23 @@ def measured_gpus() -> list[str]:
     return list(_table())
 
 
-def measured_kernels(gpu: Gpu, engine: str = FASTEST, how: str = "usual") -> MeasuredKernels:
+LIKE = {"H800-SXM": "H100-SXM", "GB300-NVL72": "B300-HGX"}  # the same GPU with other links
+
+
+def measured_kernels(
+    gpu: Gpu, engine: str = FASTEST, how: str = "usual", *, path: str | None = None
+) -> MeasuredKernels:
     """Return the kernels of an engine on a GPU.
 
     - `engine`: one of `ENGINES`, or `FASTEST`; `how`: low, usual or high rates of a GPU without measurements.
+    - `path`: a user's table of rates, which decides for the GPUs that it names.
 
-    Raise `InputError` for an unknown engine, and if a GPU's memory bandwidth is not known.
+    Raise `InputError` for an unknown engine.
     """
     one_of("engine", engine, (*ENGINES, FASTEST))
-    if gpu.memory_Bps is None:
-        raise InputError(f"serving needs gpu.memory_gigabytes_per_s, which is not known for {gpu.name}.")
-    known = _table().get(gpu.name)
-    if known is None:
-        return MeasuredKernels(gpu, _estimated_facts(gpu, how))
+    known = _table().get(LIKE.get(gpu.name, gpu.name))
+    if known is None or states(path, gpu):
+        return MeasuredKernels(gpu, _estimated_facts(gpu, how, path))
     return MeasuredKernels(gpu, _merge(known, known.get(engine, {})))
 
 
@@ -109,13 +114,14 @@ SHARP = 30.0  # exponent of a knee that is hardly soft
 OTHER_SMS = 132  # of a GPU that nobody measured
 
 
-def _estimated_facts(gpu: Gpu, how: str) -> dict[str, Any]:
+def _estimated_facts(gpu: Gpu, how: str, path: str | None = None) -> dict[str, Any]:
     """Facts of a GPU without measured kernels: the rates of `kernels.toml`, and a launch as the floor."""
-    rates, launch_us = rates_of(gpu, how), float(table()["launch"]["us"])
-    bw = rates.memory_Bps / (gpu.memory_Bps or rates.memory_Bps)
-    share = {name: rates.products[name] / gpu.peak(name) for name in ("bf16", *(["fp8"] if gpu.fp8_flops else []))}
+    rates, launch_us = rates_of(gpu, how, path), float(table(path)["launch"]["us"])
+    bw = 1.0 if gpu.memory_Bps is None else rates.memory_Bps / gpu.memory_Bps
+    numbers = ("bf16", "fp8") if gpu.fp8_flops else ("bf16",)
+    share = {name: rates.products[name] / (FORMATS[name].rate * gpu.bf16_flops) for name in numbers}
     products = {
-        name: {"floor_us": launch_us, "rate": part, "bw": bw, "p": SHARP, "wave": 0.0, "cast": bw}
+        name: {"floor_us": launch_us, "rate": part, "bw": bw, "out": bw, "p": SHARP, "wave": 0.0, "cast": bw}
         for name, part in share.items()
     }
     experts = {
@@ -165,8 +171,8 @@ def product_s(kernels: MeasuredKernels, number: str, rows: Any, inner: Any, oute
 
     - `number`: a key of `FORMATS`. The cast of activations is included.
 
-    floor + (F^p + M^p)^(1/p) + cast, with F the FLOPs at the achieved rate, times waves^wave, and M the bytes at the
-    achieved bandwidth.
+    floor + (F^p + R^p)^(1/p) + W + cast, with F the FLOPs at the achieved rate, times waves^wave, R the bytes read,
+    and W the bytes written, which products write when they have finished.
     """
     facts = _facts_of(kernels.facts["products"], number, kernels.gpu)
     return product_form(facts, kernels, FORMATS[number], rows, inner, outer)
@@ -180,10 +186,11 @@ def product_form(
     tiles = np.ceil(rows / TILE) * np.ceil(np.asarray(outer, float) / TILE)
     waves = np.ceil(tiles / kernels.sms) * kernels.sms / tiles
     flops_s = 2 * rows * inner * outer / (form.rate * kernels.gpu.bf16_flops * facts["rate"])
-    moved = form.weight * inner * outer + form.activation * rows * inner + ACTIVATION_BYTES * rows * outer
+    read = form.weight * inner * outer + form.activation * rows * inner
     return (
         units.us(facts["floor_us"])
-        + soft_max(flops_s * waves ** facts["wave"], moved / (memory_Bps * facts["bw"]), facts["p"])
+        + soft_max(flops_s * waves ** facts["wave"], read / (memory_Bps * facts["bw"]), facts["p"])
+        + ACTIVATION_BYTES * rows * outer / (memory_Bps * facts["out"])
         + form.cast * rows * inner / (memory_Bps * facts["cast"])
     )
 
@@ -317,7 +324,11 @@ def all_reduce_s(kernels: MeasuredKernels, gpus: int, size: Any) -> Any:
     return units.us(log_interpolated(known[nearest], size))
 
 
+def copied_Bps(kernels: MeasuredKernels) -> float:
+    """Return the bytes/s at which kernels that only move bytes read and write memory."""
+    return kernels.memory_Bps * kernels.facts["pointwise"]["bw"]
+
+
 def pointwise_s(kernels: MeasuredKernels, count: float, size: Any) -> Any:
     """Return the seconds of `count` kernels that together move `size` bytes: norms, rotations, gates, casts, sums."""
-    facts = kernels.facts["pointwise"]
-    return units.us(count * facts["floor_us"]) + size / (kernels.memory_Bps * facts["bw"])
+    return units.us(count * kernels.facts["pointwise"]["floor_us"]) + size / copied_Bps(kernels)

@@ -35,6 +35,7 @@ from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.timing.trace import segments
 from mfabric_jax.workload import get
 from mfabric_jax.workload.compute import BlockSeconds, block_flops
+from mfabric_jax.workload.training_code import IssueSeconds, Launches
 from mfabric_jax.workload.volume import context_bytes
 from tests.oracles import timeline as oracle
 from tests.oracles.greedy import greedy as plain_greedy
@@ -542,7 +543,8 @@ def test_updated_weights_are_gathered_in_bf16_whatever_gradients_have():
 def test_all_of_it_together_adds_up_and_is_drawn():
     settings = {"head": "counted", "optimizer_step": "counted", "tp_reduces": "all", "sharding": "parameters", "cp": 2}
     workload = with_words(job(pp=2, dp=2, blocks=5, dense_blocks=1, recompute="block"), **settings)
-    total, _, walked = timed(workload, BlockSeconds(0.001, 0.001, 0.001))  # hides next to nothing
+    issued = IssueSeconds(Launches(0.001, 0.002), Launches(0.0005, 0.001))
+    total, _, walked = timed(workload, BlockSeconds(0.001, 0.001, 0.001, issued=issued))  # hides next to nothing
     busy = np.asarray(walked.slots.end - walked.slots.begin).sum((1, 2)) + walked.reduce_s + walked.step_s
     np.testing.assert_allclose(sum(walked.stage_seconds.values()), busy, rtol=RTOL)
     assert total > busy.max()

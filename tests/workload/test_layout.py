@@ -7,7 +7,7 @@ import pytest
 from mfabric_jax import Case, InputError, resolve
 from mfabric_jax.timing.iteration import last_blocks
 from mfabric_jax.workload import get_gpu, memory_of, models
-from mfabric_jax.workload.kernels import kernel_seconds
+from mfabric_jax.workload.block_kernels import kernel_seconds
 from mfabric_jax.workload.layout import places_of
 from mfabric_jax.workload.parallel import Workload
 from mfabric_jax.workload.schedules import SCHEDULES

@@ -7,8 +7,8 @@ import pytest
 from mfabric_jax import InputError
 from mfabric_jax.timing.blocks import BlockWork, OtherSeconds, Send, alone, pair
 from mfabric_jax.workload import get_gpu, memory_of, models
+from mfabric_jax.workload.block_kernels import kernel_seconds
 from mfabric_jax.workload.compute import block_seconds
-from mfabric_jax.workload.kernels import kernel_seconds
 from mfabric_jax.workload.parallel import Workload
 from mfabric_jax.workload.recompute import LEVELS, PARTS, recomputed_of
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.apps.serving.expert_load import ExpertLoad, place_experts
-from mfabric_jax.checks import Misfit, one_of, whole
+from mfabric_jax.checks import InputError, Misfit, one_of, whole
 from mfabric_jax.traffic.generator import layer_shares
 from mfabric_jax.workload.gpus import Gpu
 from mfabric_jax.workload.kernels import is_blackwell
@@ -142,6 +142,8 @@ def replica(
         raise Misfit(
             f"ep must be at most the {architecture.experts} experts of {architecture.name}, got {expert_gpus}."
         )
+    if gpu.memory_Bps is None:
+        raise InputError(f"serving needs gpu.memory_gigabytes_per_s, which is not known for {gpu.name}.")
     kernels = measured_kernels(gpu, engine)
     latent = any(kind.whole_cache for kind, _ in architecture.attention.shares)
     cache = cache or (HABITS[engine].latent_cache if latent else None)

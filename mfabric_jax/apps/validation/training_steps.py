@@ -4,6 +4,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +30,8 @@ FACTS = (*MEMORY, "mfu", *PARTS)
 
 
 class MeasuredTraining(NamedTuple):
-    """A model trained on GPUs. `job`: settings of a case below `job`; `measured_s`: None if only predicted."""
+    """A model trained on GPUs. `job`, `code`: settings of a case below `job` and `compute.code`; `measured_s`: None if
+    only predicted."""
 
     name: str
     model: str
@@ -42,6 +44,7 @@ class MeasuredTraining(NamedTuple):
     nic_gbps: float = 400.0
     recipe: str = "none"
     fabric: str = "fat-tree"
+    code: Mapping[str, Any] = MappingProxyType({})
     note: str = ""
 
     @property
@@ -51,7 +54,8 @@ class MeasuredTraining(NamedTuple):
         changes = {"model.name": self.model if own is None else str(own), "gpu.name": self.gpu}
         changes |= {"model.recipe": self.recipe}
         changes |= {"network.fabric": self.fabric, "job.parallel.gpus": self.gpus, "network.nic_gbps": self.nic_gbps}
-        return Case().with_(CLUSTER | changes | dict(read_statement({"job": dict(self.job)}, f"{self.name}: ")))
+        stated = {"job": dict(self.job), "compute": {"code": dict(self.code)}}
+        return Case().with_(CLUSTER | changes | dict(read_statement(stated, f"{self.name}: ")))
 
 
 def own_model_file(model: str) -> Traversable | None:

@@ -27,17 +27,12 @@ from mfabric_jax.support.notebooks import html_table
 from mfabric_jax.traffic.knobs import WORKLOADS, Knobs
 from mfabric_jax.traffic.placement import SlotLayout
 from mfabric_jax.workload import Gpu, Workload, block_seconds
+from mfabric_jax.workload.block_kernels import achieved_by_kernels, kernel_seconds
 from mfabric_jax.workload.compute import BlockSeconds, scale_seconds
 from mfabric_jax.workload.gpus import DEFAULT_GPU
-from mfabric_jax.workload.kernels import (
-    IDEAL,
-    BandwidthShares,
-    achieved_by_kernels,
-    kernel_seconds,
-    rates_of,
-    shares_of,
-    table,
-)
+from mfabric_jax.workload.kernels import IDEAL, BandwidthShares, shares_of
+from mfabric_jax.workload.measured_kernels import copied_Bps, measured_kernels
+from mfabric_jax.workload.training_code import TrainingCode, unfused_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -280,9 +275,16 @@ class Resolved(Hardware):
     def of_kernels(self, job: Workload, how: str = "usual") -> BlockSeconds:
         """Return the seconds of a block by measured kernels; `how`: one of `kernels.HOW`."""
         rate: Any = self.case.compute.rate
-        launch_us = table(rate.table)["launch"]["us"] if rate.launch_us is None else rate.launch_us
-        launch_s = float(units.us(launch_us))
-        return kernel_seconds(job, self.server, self._format, how, path=rate.table, launch_s=launch_s)
+        return kernel_seconds(job, self.server, self._format, how, path=rate.table, code=self.code)
+
+    @property
+    def code(self) -> TrainingCode:
+        """The training program."""
+        own: Any = self.case.compute.code
+        return TrainingCode(
+            *(float(units.us(own.host_us)), own.graphs, own.experts, float(units.us(own.loop_us))),
+            *(own.weights_rate, unfused_parts(own.unfused), float(units.ms(own.step_ms))),
+        )
 
     def shares(self, job: Workload, how: str = "usual") -> BandwidthShares:
         """Return achieved over nominal bandwidth of communication."""
@@ -296,7 +298,7 @@ class Resolved(Hardware):
         """Bandwidth of a GPU's memory in the optimizer step; infinite if unknown."""
         rate: Any = self.case.compute.rate
         if rate.name == "kernels":
-            return rates_of(self.server, path=rate.table).memory_Bps
+            return copied_Bps(measured_kernels(self.server, path=rate.table))
         return self.server.memory_Bps or math.inf
 
     def layout(self, job: Workload) -> SlotLayout:
