@@ -19,9 +19,10 @@ What is left out, and why:
   experts are not stated.
 - Experts without a gate (Nemotron: 22 experts of a token, or 2688 x 1856), which have two matrices of three, and which
   SGLang runs on Hopper at a third of the speed. Experts with an activation of their own (`situ`).
-- Experts of TensorRT-LLM on Blackwell: its other tables hold CUTLASS and DeepGEMM, which it does not choose there.
-  Triton's and CUTLASS's experts on Blackwell, to which engines resort for models that TRTLLM-gen does not cover, at
-  0.3 to 0.5 of its speed: they count in `slow` alone.
+- TensorRT-LLM's CUTLASS experts on Blackwell, which it does not choose there; its DeepGEMM stays, which all engines
+  have, and which is faster than TRTLLM-gen from about 1000 tokens. Triton's and CUTLASS's experts of other engines on
+  Blackwell, to which these resort for models that TRTLLM-gen does not cover, at 0.3 to 0.5 of its speed: they count in
+  `slow` alone.
 - Attention in decoding where more than 16 heads share keys and values (`MOST_GROUPED`): beyond 32, TensorRT-LLM's
   kernel is up to 30 times slower. Nearly all public models have 16 at most.
 - SGLang's latent attention on Hopper over FP8 caches, up to 9 times slower than TensorRT-LLM's, and of prompts, up to 3
@@ -57,7 +58,7 @@ TABLES = {  # name of a GPU in the tables, streaming multiprocessors
 RELEASES = {"trtllm": "1.3.0rc20", "sglang": "0.5.14", "vllm": "0.24.0"}
 ENGINES = tuple(RELEASES)
 HOPPER = ("H100-SXM", "H200-SXM")
-TRTLLM_GEN = ("sglang", "vllm")  # tables with the fused experts that all engines call on Blackwell
+BLACKWELL_EXPERTS = ("trtllm", "deepgemm")  # parts of names of the fused experts that all engines have there
 GEMM = {"bfloat16": "bf16", "fp8_block": "fp8", "nvfp4": "nvfp4"}
 MOE = {
     "bfloat16": "bf16",
@@ -246,7 +247,10 @@ EXPERTS |= {"bw": (0.85, 0.3, 1), "tile": (20, 0, 200), "perm": (0.5, 0.1, 3), "
 
 def experts(tables: Tables, kernels: MeasuredKernels, engines: Sequence[str]) -> Iterator[Line]:
     every = filtered(tables.by_engine(engines, "moe", "moe", distribution="balanced"), _usual_experts)
-    rows = every if kernels.gpu.name in HOPPER else filtered(every, _trtllm_gen)
+    rows = every
+    if kernels.gpu.name not in HOPPER:
+        every["trtllm"] = [row for row in every["trtllm"] if _of_blackwell(row)]
+        rows = filtered(every, _of_blackwell)
     for stored, number in MOE.items():
         some, all_of = selected(rows, moe_dtype=stored), selected(every, moe_dtype=stored)
 
@@ -268,8 +272,8 @@ def _usual_experts(row: Mapping[str, Any]) -> bool:
     return gated and plain and wide and (hidden, row["num_experts"]) != (7168, 256)
 
 
-def _trtllm_gen(row: Mapping[str, Any]) -> bool:
-    return "trtllm" in row["kernel_source"]
+def _of_blackwell(row: Mapping[str, Any]) -> bool:
+    return any(word in row["kernel_source"] for word in BLACKWELL_EXPERTS)
 
 
 DECODE_KEYS = "batch_size", "num_heads", "num_key_value_heads", "head_dim", "step"
@@ -473,11 +477,10 @@ def lines_of(wheel: str, kernels: MeasuredKernels, kinds: Sequence[str] = ()) ->
     """Yield the lines of a GPU. Those of latent attention need its products and decoding in `kernels`."""
     gpu = kernels.gpu.name
     tables = Tables(wheel, TABLES[gpu][0])
-    fused = ENGINES if gpu in HOPPER else TRTLLM_GEN
     makers: dict[str, Callable[[], Iterator[Line]]] = {
         "pointwise": lambda: pointwise(tables),
         "products": lambda: products(tables, kernels),
-        "experts": lambda: experts(tables, kernels, fused),
+        "experts": lambda: experts(tables, kernels, ENGINES),
         "decode": lambda: decode(tables, kernels, ENGINES),
         "latent_decode": lambda: latent_decode(tables, kernels),
         "latent": lambda: latent(tables, kernels),
