@@ -77,6 +77,7 @@ SPREAD = {"fast": 0.1, "slow": 0.9}  # quantiles
 
 Rows = list[dict[str, Any]]
 Facts = Mapping[str, Any]
+Start = Mapping[str, tuple[float, float, float]]
 
 
 class Tables:
@@ -118,24 +119,24 @@ class Line(NamedTuple):
     path: tuple[str, ...]
     best: Cells
     every: Cells
-    start: Mapping[str, tuple] | None = None
+    start: Start | None = None
     facts: Facts | None = None
 
 
-def fastest(rows: Iterable[Mapping[str, Any]], *keys: str) -> dict[tuple, float]:
+def fastest(rows: Iterable[Mapping[str, Any]], *keys: str) -> dict[tuple[Any, ...], float]:
     """Return the least seconds by these keys."""
-    least: dict[tuple, float] = {}
+    least: dict[tuple[Any, ...], float] = {}
     for row in rows:
         key = tuple(row[name] for name in keys)
         least[key] = min(row["latency"] / 1000, least.get(key, np.inf))
     return least
 
 
-def shared(rows: Mapping[str, Rows], *keys: str) -> dict[tuple, float]:
+def shared(rows: Mapping[str, Rows], *keys: str) -> dict[tuple[Any, ...], float]:
     """Return the seconds of the fastest engine, in cells that `SHARED` engines measured, or all that there are."""
     each = [fastest(own, *keys) for own in rows.values() if own]
     count = collections.Counter(key for own in each for key in own)
-    least: dict[tuple, float] = {}
+    least: dict[tuple[Any, ...], float] = {}
     for own in each:
         for key, seconds in own.items():
             if count[key] >= min(SHARED, len(each)):
@@ -143,7 +144,7 @@ def shared(rows: Mapping[str, Rows], *keys: str) -> dict[tuple, float]:
     return least
 
 
-def cells(form: Callable[..., Any], some: Iterable[tuple[tuple, float]], most: int = MOST_ROWS) -> Cells:
+def cells(form: Callable[..., Any], some: Iterable[tuple[tuple[Any, ...], float]], most: int = MOST_ROWS) -> Cells:
     """Return at most about `most` cells, evenly drawn; `form` takes constants and a column [cell] for each key."""
     known = sorted(some)
     known = known[:: max(1, len(known) // most)]
@@ -156,7 +157,7 @@ def line(
     form: Callable[..., Any],
     keys: Sequence[str],
     rows: Mapping[str, Rows],
-    start: Mapping[str, tuple] | None = None,
+    start: Start | None = None,
     facts: Facts | None = None,
     every: Mapping[str, Rows] | None = None,
 ) -> Line:
@@ -182,7 +183,7 @@ def found(rows: Mapping[str, Rows], least: int = 20) -> bool:
 
 
 # -------------------------------------------------------------------------------------------------------------- fitting
-def fit(some: Cells, start: Mapping[str, tuple]) -> dict[str, float]:
+def fit(some: Cells, start: Start) -> dict[str, float]:
     """Return the constants that make the form fit the measured seconds."""
     names = list(start)
     first, low, high = (np.array([start[name][part] for name in names]) for part in range(3))
@@ -222,8 +223,10 @@ def errors_of(row: Line, facts: Facts) -> Errors:
 
 
 # ---------------------------------------------------------------------------------------------------------------- kinds
-PRODUCT = {"floor_us": (3, 0.5, 9), "rate": (0.75, 0.3, 1), "bw": (0.8, 0.3, 1), "p": (2, 1, 6)}
-PRODUCT |= {"wave": (0.5, 0, 1), "cast": (0.8, 0.5, 1)}
+PRODUCT = {
+    **{"floor_us": (3, 0.5, 9), "rate": (0.75, 0.3, 1), "bw": (0.8, 0.3, 1), "p": (2, 1, 6)},
+    **{"wave": (0.5, 0, 1), "cast": (0.8, 0.5, 1)},
+}
 
 
 def products(tables: Tables, kernels: MeasuredKernels) -> Iterator[Line]:
@@ -241,8 +244,10 @@ def products(tables: Tables, kernels: MeasuredKernels) -> Iterator[Line]:
 
 
 EXPERT_KEYS = "num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size"
-EXPERTS = {"floor_us": (22, 5, 60), "split_us": (5, 0, 60), "per_expert_us": (0.1, 0, 2), "rate": (0.6, 0.2, 1)}
-EXPERTS |= {"bw": (0.85, 0.3, 1), "tile": (20, 0, 200), "perm": (0.5, 0.1, 3), "slot": (1.5, 0.1, 30)}
+EXPERTS = {
+    **{"floor_us": (22, 5, 60), "split_us": (5, 0, 60), "per_expert_us": (0.1, 0, 2), "rate": (0.6, 0.2, 1)},
+    **{"bw": (0.85, 0.3, 1), "tile": (20, 0, 200), "perm": (0.5, 0.1, 3), "slot": (1.5, 0.1, 30)},
+}
 
 
 def experts(tables: Tables, kernels: MeasuredKernels, engines: Sequence[str]) -> Iterator[Line]:
@@ -338,7 +343,7 @@ def prompts(tables: Tables, gpu: str) -> Iterator[Line]:
     for name, rows in sorted(by_width.items()):
         some = filtered(rows, lambda row: 2**17 <= row["isl"] * row["batch_size"] * row["num_heads"] <= 2**21)
         some = filtered(some, lambda row: row["isl"] in LENGTHS)
-        by: dict[int, list] = collections.defaultdict(list)
+        by: dict[int, list[float]] = collections.defaultdict(list)
         for (length, batch, heads), seconds in shared(some, *PROMPT_KEYS).items():
             by[length].append(1e9 * seconds / (length * batch * heads))
         facts = {str(length): float(f"{np.median(own):.4g}") for length, own in sorted(by.items())}
@@ -372,8 +377,7 @@ def all_reduces(tables: Tables, engines: Sequence[str]) -> Iterator[Line]:
         yield by_size(("all_reduce", str(gpus)), selected(rows, num_gpus=gpus))
 
 
-NCCL = {"all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "all_reduce": "all_reduce"}
-NCCL |= {"all_to_all": "alltoall"}
+NCCL = {name: name.replace("all_to_all", "alltoall") for name in forms.COLLECTIVES}
 
 
 def nccl(tables: Tables) -> Iterator[Line]:
@@ -550,9 +554,9 @@ def main() -> None:
     options = parser.parse_args()
     for gpu in options.gpus:
         if options.check:
-            print(f"\n{gpu:28}{'cells':>6}{'mean':>7}{'median':>8}{'fast':>7}{'slow':>7}")
+            print(f"\n{gpu:34}{'cells':>6}{'mean':>7}{'median':>8}{'fast':>7}{'slow':>7}")
             for path, errors in check(options.wheel, gpu, options.kinds):
-                print(f"{path:28}{errors.rows:6}{errors.mean:7.1%}{errors.median:+8.1%}", end="")
+                print(f"{path:34}{errors.rows:6}{errors.mean:7.1%}{errors.median:+8.1%}", end="")
                 print(f"{errors.fast:7.2f}{errors.slow:7.2f}")
         else:
             print(f"\n[{gpu}]")

@@ -32,8 +32,7 @@ STORED = {
 PRODUCTS = {"bf16": "bfloat16", "fp8": "fp8_block", "nvfp4": "nvfp4"}
 EXPERTS = {"bf16": "bf16", "fp8": "fp8", "nvfp4": "fp4"}
 CACHES = {"bf16": "bfloat16", "fp8": "fp8"}
-NCCL = {"all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "all_reduce": "all_reduce"}
-NCCL |= {"all_to_all": "alltoall"}
+NCCL = {name: name.replace("all_to_all", "alltoall") for name in forms.COLLECTIVES}
 
 ROWS = {"small": (1, 4, 16, 64), "medium": (128, 256, 512, 1024), "large": (4096, 8192, 16384)}
 SHAPES = ((7168, 2048), (2048, 7168), (4096, 6144), (4096, 4096), (7168, 18432), (2048, 1024))  # inner, outer
