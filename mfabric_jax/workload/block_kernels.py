@@ -192,7 +192,7 @@ class BlockKernels:
         memory_Bps = kernels.memory_Bps
         large_s = soft_max(flops / rate * waves ** facts["wave"], read / (memory_Bps * facts["bw"]), facts["p"])
         output_s = written / (memory_Bps * facts["out"]) + added / (memory_Bps * facts["bw"])
-        return float(units.us(facts["floor_us"]) + large_s + output_s)
+        return float(facts.get(kernels.how, 1.0) * (units.us(facts["floor_us"]) + large_s + output_s))
 
     def _elementwise(self, forward: float, backward: float, tokens: float, count: int) -> Passes:
         """Seconds of `count` kernels that together move `forward` or `backward` bf16 elements per token."""

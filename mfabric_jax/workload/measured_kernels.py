@@ -3,8 +3,11 @@
 A kernel has a floor: it takes microseconds, however small its work is. Above it, a matrix product follows a soft knee
 between its FLOPs and its bytes, and pays for an incomplete last wave of tiles and for casts of activations to FP8 or
 NVFP4. Fused experts follow tokens and active experts, attention of prompts width, window and length, attention of
-decoding the bytes of caches, and all-reduces bytes and GPUs. A GPU without measurements takes the wide estimate of
-`kernels.toml`, with sharp knees.
+decoding the bytes of caches, collectives bytes and GPUs, and DeepEP's dispatches bytes and servers. A GPU without
+measurements takes the wide estimate of `kernels.toml`, with sharp knees, and has no DeepEP.
+
+Engines differ, and so do kernels of one engine: `fast` and `slow` of a fact are the 10 % and the 90 % quantile of
+measured over predicted seconds, over the cells of all engines, or of the engine whose own constants they are.
 
 Numbers may be arrays that broadcast. Constants are least squares over tables of kernels, never over served models;
 `benchmarks/kernel_tables.py` derives them.
@@ -21,8 +24,8 @@ import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, one_of
-from mfabric_jax.workload.gpus import Gpu
-from mfabric_jax.workload.kernels import rates_of, shares_of, states, table
+from mfabric_jax.workload.gpus import GPUS, Gpu
+from mfabric_jax.workload.kernels import HOW, rates_of, shares_of, states, table
 from mfabric_jax.workload.volume import ACTIVATION_BYTES
 
 ENGINES = ("trtllm", "sglang", "vllm")
@@ -58,10 +61,11 @@ FORMATS = {
 
 
 class MeasuredKernels(NamedTuple):
-    """The kernels of one engine on one GPU: `facts` by kind, as in `measured_kernels.toml`."""
+    """The kernels of one engine on one GPU: `facts` by kind, as in `measured_kernels.toml`; `how`: one of `HOW`."""
 
     gpu: Gpu
     facts: Mapping[str, Any]
+    how: str = "usual"
 
     @property
     def memory_Bps(self) -> float:
@@ -74,14 +78,15 @@ class MeasuredKernels(NamedTuple):
 
 
 @functools.cache
-def _table() -> Mapping[str, Any]:
+def known_facts() -> Mapping[str, Any]:
+    """Return the facts of measured GPUs, as in `measured_kernels.toml`."""
     text = (resources.files("mfabric_jax.workload") / "measured_kernels.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)
 
 
 def measured_gpus() -> list[str]:
     """Return the names of the GPUs with measured kernels."""
-    return list(_table())
+    return list(known_facts())
 
 
 LIKE = {"H800-SXM": "H100-SXM", "GB300-NVL72": "B300-HGX"}  # the same GPU with other links
@@ -92,22 +97,34 @@ def measured_kernels(
 ) -> MeasuredKernels:
     """Return the kernels of an engine on a GPU.
 
-    - `engine`: one of `ENGINES`, or `FASTEST`; `how`: low, usual or high rates of a GPU without measurements.
+    - `engine`: one of `ENGINES`, or `FASTEST`.
+    - `how`: one of `HOW`. Slow and fast seconds are the usual ones times `slow` and `fast` of their fact; a GPU without
+      measurements takes the slow and fast rates of `kernels.toml`.
     - `path`: a user's table of rates, which decides for the GPUs that it names.
 
-    Raise `InputError` for an unknown engine.
+    Raise `InputError` for an unknown engine or `how`.
     """
     one_of("engine", engine, (*ENGINES, FASTEST))
-    known = _table().get(LIKE.get(gpu.name, gpu.name))
+    one_of("how", how, HOW)
+    known = known_facts().get(LIKE.get(gpu.name, gpu.name))
     if known is None or states(path, gpu):
-        return MeasuredKernels(gpu, _estimated_facts(gpu, how, path))
-    return MeasuredKernels(gpu, _merge(known, known.get(engine, {})))
+        return MeasuredKernels(gpu, _estimated_facts(gpu, how, path), how)
+    facts = _merge(known, known.get(engine, {}))
+    if gpu.nvlink != GPUS[LIKE.get(gpu.name, gpu.name)].nvlink:
+        rings = _estimated_collectives(gpu, how, float(table(path)["launch"]["us"]))
+        facts |= {"all_reduce": rings["all_reduce"], "nccl": rings, "deepep": {}}
+    return MeasuredKernels(gpu, facts, how)
 
 
 def _merge(facts: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """The facts of the fastest engine, replaced where an engine has its own."""
     both = {name: _merge(facts[name], value) for name, value in own.items() if isinstance(facts.get(name), dict)}
     return {**facts, **own, **both}
+
+
+def _times(kernels: MeasuredKernels, facts: Mapping[str, Any]) -> float:
+    """What the usual seconds are multiplied by."""
+    return facts.get(kernels.how, 1.0)
 
 
 SHARP = 30.0  # exponent of a knee that is hardly soft
@@ -136,7 +153,6 @@ def _estimated_facts(gpu: Gpu, how: str, path: str | None = None) -> dict[str, A
         }
         for name, part in share.items()
     }
-    ring_Bps = gpu.nvlink * shares_of(1, "nccl", how).ring_nvlink
     decode = {cache: {"floor_us": launch_us, "bw": bw, "ns_a_context_token": 0.0} for cache in CACHE}
     scores = {
         f"{width}/0": {
@@ -145,10 +161,7 @@ def _estimated_facts(gpu: Gpu, how: str, path: str | None = None) -> dict[str, A
         }
         for width in rates.attention[0]
     }
-    reduces = {
-        str(gpus): {str(size): 2 * (gpus - 1) * (launch_us + units.to_us(size / (gpus * ring_Bps))) for size in SIZES}
-        for gpus in (2, 4, 8)
-    }
+    collectives = _estimated_collectives(gpu, how, launch_us)
     return {
         "sms": OTHER_SMS,
         "pointwise": {"floor_us": launch_us, "bw": bw},
@@ -157,12 +170,33 @@ def _estimated_facts(gpu: Gpu, how: str, path: str | None = None) -> dict[str, A
         "decode": {"gqa": decode, "128": decode},
         "latent": {"floor_us": 0.0, "ns_a_token": 0.0},
         "prompt_ns": scores,
-        "all_reduce": reduces,
+        "all_reduce": collectives["all_reduce"],
+        "nccl": collectives,
+    }
+
+
+def _estimated_collectives(gpu: Gpu, how: str, launch_us: float) -> dict[str, Any]:
+    """Microseconds of rings by GPUs and bytes: a launch and a share of the bytes in each step. An all-to-all sends all
+    of its shares at once."""
+    shares = shares_of(1, "nccl", how)
+    ring_Bps, all_Bps = gpu.nvlink * shares.ring_nvlink, gpu.nvlink * shares.nvlink
+
+    def us_of(what: str, gpus: int, size: float) -> float:
+        part = size / gpus
+        if what == "all_to_all":
+            return launch_us + (gpus - 1) * units.to_us(part / all_Bps)
+        steps = (2 if what == "all_reduce" else 1) * (gpus - 1)
+        return steps * (launch_us + units.to_us(part / ring_Bps))
+
+    return {
+        what: {str(gpus): {str(size): us_of(what, gpus, size) for size in SIZES} for gpus in (2, 4, 8)}
+        for what in COLLECTIVES
     }
 
 
 LENGTHS = (1024, 4096, 16384)  # of prompts, tokens
-SIZES = tuple(2**power for power in range(10, 31, 2))  # of all-reduces, bytes
+SIZES = tuple(2**power for power in range(10, 31, 2))  # of collectives, bytes
+COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 
 
 # ------------------------------------------------------------------------------------------------------------- products
@@ -175,7 +209,7 @@ def product_s(kernels: MeasuredKernels, number: str, rows: Any, inner: Any, oute
     and W the bytes written, which products write when they have finished.
     """
     facts = _facts_of(kernels.facts["products"], number, kernels.gpu)
-    return product_form(facts, kernels, FORMATS[number], rows, inner, outer)
+    return _times(kernels, facts) * product_form(facts, kernels, FORMATS[number], rows, inner, outer)
 
 
 def product_form(
@@ -230,10 +264,11 @@ class ExpertWork(NamedTuple):
 def experts_s(kernels: MeasuredKernels, number: str, work: ExpertWork) -> Any:
     """Return the seconds of a whole fused layer of routed experts, router and projections around them left out.
 
-    floor + a term for each active expert + hypot(F, W) + permutation, with F the FLOPs of all rows, each expert's
-    filled up by half a tile, and W the weights of active experts.
+    floor, a longer one if experts are split between GPUs, + a term for each active expert + hypot(F, W) + permutation,
+    with F the FLOPs of all rows, each expert's filled up by half a tile, and W the weights of active experts.
     """
-    return experts_form(_facts_of(kernels.facts["experts"], number, kernels.gpu), kernels, FORMATS[number], work)
+    facts = _facts_of(kernels.facts["experts"], number, kernels.gpu)
+    return _times(kernels, facts) * experts_form(facts, kernels, FORMATS[number], work)
 
 
 def experts_form(facts: Mapping[str, float], kernels: MeasuredKernels, form: KernelFormat, work: ExpertWork) -> Any:
@@ -243,8 +278,9 @@ def experts_form(facts: Mapping[str, float], kernels: MeasuredKernels, form: Ker
     flops_s = 2 * filled * matrix / (form.rate * kernels.gpu.bf16_flops * facts["rate"])
     read_s = work.active * matrix * form.weight / (memory_Bps * facts["bw"])
     moved = work.rows * (2 * work.width + work.matrices * work.inner) * ACTIVATION_BYTES
+    split_us = facts.get("split_us", 0.0) * (np.asarray(work.copies) > 0)
     return (
-        units.us(facts["floor_us"] + facts["per_expert_us"] * work.active)
+        units.us(facts["floor_us"] + split_us + facts["per_expert_us"] * work.active)
         + np.hypot(flops_s, read_s)
         + moved / (memory_Bps * facts["perm"])
         + work.copies * work.width * ACTIVATION_BYTES / (memory_Bps * facts["slot"])
@@ -263,7 +299,8 @@ def decode_s(kernels: MeasuredKernels, cache: str, elements: Any, requests: Any,
     """
     known = kernels.facts["decode"]
     kind = known["gqa"] if not heads else known[_nearest(known, heads)]
-    return decode_form(kind[one_of("cache format", cache, CACHE)], kernels, cache, elements, requests, context)
+    facts = kind[one_of("cache format", cache, CACHE)]
+    return _times(kernels, facts) * decode_form(facts, kernels, cache, elements, requests, context)
 
 
 def decode_form(
@@ -275,9 +312,21 @@ def decode_form(
     return units.us(facts["floor_us"]) + read / (kernels.memory_Bps * facts["bw"]) + serial_s
 
 
-def _nearest(known: Mapping[str, Any], heads: int) -> str:
-    """The measured number of heads nearest to `heads` by ratio."""
-    return min((name for name in known if name.isdigit()), key=lambda name: abs(np.log(int(name) / max(heads, 1))))
+def _nearest(known: Mapping[str, Any], count: int) -> str:
+    """The measured count, of heads or GPUs or servers, that is nearest to `count` by ratio."""
+    return min((name for name in known if name.isdigit()), key=lambda name: abs(np.log(int(name) / max(count, 1))))
+
+
+def latent_s(kernels: MeasuredKernels, tokens: Any) -> Any:
+    """Return the seconds of a module of latent attention in decoding beside its products and its core: norms of
+    latents, rotations, concatenations, writes of the cache."""
+    facts = kernels.facts["latent"]
+    return _times(kernels, facts) * latent_form(facts, tokens)
+
+
+def latent_form(facts: Mapping[str, float], tokens: Any) -> Any:
+    """Return `latent_s` for these constants."""
+    return units.us(facts["floor_us"]) + units.ns(facts["ns_a_token"]) * tokens
 
 
 def prompt_attention_s(
@@ -294,11 +343,11 @@ def prompt_attention_s(
     cells = kernels.facts["prompt_ns"]
     widths = sorted({float(name.partition("/")[0]) for name in cells})
     near = min(widths, key=lambda known: abs(np.log(known / width)))
-    full = f"{near:g}/0"
-    each_ns = log_interpolated(cells[full], length) * width / near
-    windowed = f"{near:g}/{WINDOW}"
-    if window and length > window and windowed in cells:
-        in_window = log_interpolated(cells[windowed], min(length, max(map(float, cells[windowed]))))
+    full = cells[f"{near:g}/0"]
+    each_ns = _interpolated(kernels, full, length) * width / near
+    windowed = cells.get(f"{near:g}/{WINDOW}")
+    if window and length > window and windowed:
+        in_window = _interpolated(kernels, windowed, min(length, max(_cells(windowed))))
         each_ns = min(each_ns, in_window * max(1.0, window / WINDOW))
     return units.ns(each_ns) * heads * tokens
 
@@ -306,29 +355,92 @@ def prompt_attention_s(
 WINDOW = 128  # tokens of the measured window
 
 
-def log_interpolated(known: Mapping[str, float], size: Any) -> Any:
+def _cells(facts: Mapping[str, float]) -> dict[float, float]:
+    """The values of a fact by size, without its spread."""
+    return {float(name): value for name, value in facts.items() if name.isdigit()}
+
+
+def _interpolated(kernels: MeasuredKernels, facts: Mapping[str, float], size: Any) -> Any:
+    return _times(kernels, facts) * log_interpolated(facts, size)
+
+
+def log_interpolated(facts: Mapping[str, float], size: Any) -> Any:
     """Return the value at `size`, interpolated by logarithms; beyond the ends, the first value, and the last one in
     proportion to `size`."""
-    sizes, values = np.array(sorted((float(name), value) for name, value in known.items())).T
+    sizes, values = np.array(sorted(_cells(facts).items())).T
     inside = np.exp(np.interp(np.log(np.maximum(size, sizes[0])), np.log(sizes), np.log(values)))
     return inside * np.maximum(1.0, size / sizes[-1])
 
 
-# ---------------------------------------------------------------------------------------------- all-reduces, small ones
+# ---------------------------------------------------------------------------------------------------------- collectives
 def all_reduce_s(kernels: MeasuredKernels, gpus: int, size: Any) -> Any:
-    """Return the seconds of an all-reduce of `size` bytes on `gpus` GPUs of one NVLink domain; 0 for one GPU."""
+    """Return the seconds of an engine's all-reduce of `size` bytes on `gpus` GPUs of one NVLink domain; 0 for one GPU.
+
+    The fastest of an engine's own kernels and NCCL; small kernels are in a CUDA graph.
+    """
+    return _by_gpus(kernels, kernels.facts["all_reduce"], gpus, size)
+
+
+def collective_s(kernels: MeasuredKernels, what: str, gpus: int, size: Any) -> Any:
+    """Return the seconds of a collective of NCCL on `gpus` GPUs of one NVLink domain; 0 for one GPU.
+
+    - `what`: one of `COLLECTIVES`.
+    - `size`: bytes of the whole buffer of one rank: what it holds after an all-gather, before a reduce-scatter, and
+      before and after an all-reduce or an all-to-all, its own share included. Of these, (gpus - 1) / gpus go over each
+      GPU's links, twice in a ring of an all-reduce.
+
+    Of the measured numbers of GPUs, that nearest to `gpus` counts.
+    """
+    return _by_gpus(kernels, kernels.facts["nccl"][one_of("collective", what, COLLECTIVES)], gpus, size)
+
+
+def _by_gpus(kernels: MeasuredKernels, known: Mapping[str, Any], gpus: int, size: Any) -> Any:
     if gpus == 1:
         return 0.0 * np.asarray(size, float)
-    known = kernels.facts["all_reduce"]
-    nearest = min(known, key=lambda name: abs(np.log(int(name) / gpus)))
-    return units.us(log_interpolated(known[nearest], size))
+    return units.us(_interpolated(kernels, known[_nearest(known, gpus)], size))
+
+
+DEEPEP_MODES, DEEPEP_WAYS = ("normal", "ll"), ("dispatch", "combine")
+# Bytes of a token's vector, as it was measured: 7168 elements in FP8 with a scale of 4 bytes for 128, and in bf16.
+DEEPEP_BYTES = {"dispatch": 7168 * (1 + 4 / 128), "combine": 7168 * 2.0}
+
+
+def deepep_s(kernels: MeasuredKernels, mode: str, what: str, nodes: int, tokens: Any, token_bytes: float) -> Any:
+    """Return the seconds of a dispatch or combine of DeepEP, whose tokens go to 8 of 256 experts on all GPUs.
+
+    - `mode`: `normal` with 20 multiprocessors, DeepEP's default, or `ll`, low latency.
+    - `what`: `dispatch` or `combine`; `nodes`: servers; `tokens`: that each GPU sends, or gets back.
+    - `token_bytes`: of a token's vector as it is sent. Vectors of other widths take the time of as many measured ones
+      as have the same bytes.
+
+    In the normal mode, a wait for the other ranks' counts (`notify`) adds to the transmission. Raise `InputError` for
+    a GPU without measurements, and for several servers where one was measured.
+    """
+    known = kernels.facts.get("deepep", {}).get(one_of("mode", mode, DEEPEP_MODES))
+    if known is None:
+        raise InputError(f"DeepEP has no measured times on {kernels.gpu.name}; allowed: {', '.join(deepep_gpus())}.")
+    by_nodes = known[one_of("what", what, DEEPEP_WAYS)]
+    if nodes > 1 and set(by_nodes) == {"1"}:
+        raise InputError(f"nodes must be 1 for DeepEP on {kernels.gpu.name}, got {nodes}: no other was measured.")
+    near = "1" if nodes == 1 else _nearest({name: 0 for name in by_nodes if name != "1"}, nodes)
+    alike = np.asarray(tokens, float) * token_bytes / DEEPEP_BYTES[what]
+    waits = known.get(f"{what}_notify", {}).get(near)
+    wait_us = _interpolated(kernels, waits, alike) if waits else 0.0
+    return units.us(_interpolated(kernels, by_nodes[near], alike) + wait_us)
+
+
+def deepep_gpus() -> list[str]:
+    """Return the names of the GPUs with measured times of DeepEP."""
+    return [name for name, facts in known_facts().items() if "deepep" in facts]
 
 
 def copied_Bps(kernels: MeasuredKernels) -> float:
     """Return the bytes/s at which kernels that only move bytes read and write memory."""
-    return kernels.memory_Bps * kernels.facts["pointwise"]["bw"]
+    facts = kernels.facts["pointwise"]
+    return kernels.memory_Bps * facts["bw"] / _times(kernels, facts)
 
 
 def pointwise_s(kernels: MeasuredKernels, count: float, size: Any) -> Any:
     """Return the seconds of `count` kernels that together move `size` bytes: norms, rotations, gates, casts, sums."""
-    return units.us(count * kernels.facts["pointwise"]["floor_us"]) + size / copied_Bps(kernels)
+    facts = kernels.facts["pointwise"]
+    return units.us(_times(kernels, facts) * count * facts["floor_us"]) + size / copied_Bps(kernels)

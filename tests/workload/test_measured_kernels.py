@@ -10,15 +10,20 @@ from mfabric_jax import InputError
 from mfabric_jax.workload import get_gpu
 from mfabric_jax.workload import measured_kernels as kernels_of
 from mfabric_jax.workload.gpus import GPUS
+from mfabric_jax.workload.kernels import HOW
 from mfabric_jax.workload.measured_kernels import (
+    COLLECTIVES,
     ENGINES,
     FASTEST,
     FORMATS,
     ExpertWork,
     MeasuredKernels,
     all_reduce_s,
+    collective_s,
     decode_s,
+    deepep_s,
     experts_s,
+    latent_s,
     measured_gpus,
     measured_kernels,
     pointwise_s,
@@ -92,6 +97,12 @@ def test_experts_by_tokens_and_active_experts():
     assert experts_s(tiled, "bf16", work._replace(copies=0.0, matrices=2)) == pytest.approx(expected)
 
 
+def test_experts_that_are_split_have_a_longer_floor():
+    kernels = made(experts={"bf16": EXPERTS | {"split_us": 7.0, "per_expert_us": 0.0, "slot": 1e9}})
+    none = ExpertWork(0.0, 0.0, np.array([0.0, 8.0]), 1000, 100)
+    assert experts_s(kernels, "bf16", none) == pytest.approx([20e-6, 27e-6])
+
+
 # ------------------------------------------------------------------------------------------------------------ attention
 DECODE = {"floor_us": 10.0, "bw": 0.5, "ns_a_context_token": 1.0}
 
@@ -130,7 +141,7 @@ def test_prompts_by_length_width_and_window():
     assert seconds(256, 0, 1024) == pytest.approx(80e-9)  # in proportion to the width
 
 
-# ---------------------------------------------------------------------------------------------- all-reduces, small ones
+# ---------------------------------------------------------------------------------------------------------- collectives
 def test_all_reduces_by_bytes_and_gpus():
     kernels = made(all_reduce={"2": {"1000": 2.0, "4000": 8.0}, "8": {"1000": 5.0, "4000": 5.0}})
     assert all_reduce_s(kernels, 1, 1e9) == 0
@@ -139,9 +150,90 @@ def test_all_reduces_by_bytes_and_gpus():
     assert all_reduce_s(kernels, 6, 10) == pytest.approx(5e-6)
 
 
+def test_collectives_by_kind_bytes_and_gpus():
+    cells = {"2": {"1000": 2.0, "4000": 8.0}, "8": {"1000": 5.0, "4000": 5.0}}
+    kernels = made(nccl={"all_gather": cells, "all_to_all": {"4": {"1000": 3.0}}})
+    assert collective_s(kernels, "all_gather", 1, 1e9) == 0
+    assert collective_s(kernels, "all_gather", 2, np.array([500, 2000])) == pytest.approx([2e-6, 4e-6])
+    assert collective_s(kernels, "all_gather", 16, 8000) == pytest.approx(10e-6)
+    assert collective_s(kernels, "all_to_all", 8, 1000) == pytest.approx(3e-6)
+    with pytest.raises(InputError, match="collective 'broadcast' is unknown"):
+        collective_s(kernels, "broadcast", 8, 1000)
+
+
+def test_dispatches_by_servers_tokens_and_bytes():
+    # 14,784 bytes are those of two measured tokens, 7,168 in FP8 and 224 of scales each.
+    normal = {
+        "dispatch": {"1": {"1": 10.0, "100": 100.0}, "2": {"1": 20.0, "100": 20.0}, "8": {"1": 40.0, "100": 40.0}},
+        "dispatch_notify": {"2": {"1": 30.0, "100": 30.0}},
+        "combine": {"1": {"1": 50.0, "100": 50.0}},
+    }
+    kernels = made(deepep={"normal": normal})
+    assert deepep_s(kernels, "normal", "dispatch", 1, 10, 7392) == pytest.approx(10**1.5 * 1e-6)
+    assert deepep_s(kernels, "normal", "dispatch", 1, 5, 14_784) == pytest.approx(10**1.5 * 1e-6)
+    assert deepep_s(kernels, "normal", "dispatch", 1, 200, 7392) == pytest.approx(200e-6)
+    assert deepep_s(kernels, "normal", "dispatch", 2, 10, 7392) == pytest.approx(50e-6)
+    assert deepep_s(kernels, "normal", "dispatch", 16, 10, 7392) == pytest.approx(40e-6)
+    with pytest.raises(InputError, match="nodes must be 1 for DeepEP on H100-SXM, got 2: no other was measured"):
+        deepep_s(kernels, "normal", "combine", 2, 10, 14_336)
+    with pytest.raises(InputError, match="DeepEP has no measured times on H100-SXM; allowed: H100-SXM, H200-SXM, B200"):
+        deepep_s(kernels, "ll", "combine", 1, 10, 14_336)
+
+
 def test_small_kernels_have_a_floor_each():
-    kernels = made(pointwise={"floor_us": 2.0, "bw": 0.5})
+    kernels = made(pointwise={"floor_us": 2.0, "bw": 0.5}, latent={"floor_us": 3.0, "ns_a_token": 10.0})
     assert pointwise_s(kernels, 3, 1e6) == pytest.approx(6e-6 + 2e-6)
+    assert latent_s(kernels, 200) == pytest.approx(5e-6)
+
+
+# --------------------------------------------------------------------------------------------------------------- spread
+def every_s(kernels):
+    """Seconds of kernels of every kind."""
+    work = ExpertWork(4.0, 6.0, 8.0, 1000, 100)
+    return np.array(
+        [
+            product_s(kernels, "fp8", 128, 1000, 1280),
+            experts_s(kernels, "fp8", work),
+            decode_s(kernels, "bf16", 512, 8, 1000),
+            decode_s(kernels, "fp8", 576, 8, 1000, heads=20),
+            prompt_attention_s(kernels, 128, 0, 8, 100, 2000),
+            prompt_attention_s(kernels, 64, 128, 8, 100, 2000),
+            all_reduce_s(kernels, 4, 1e6),
+            collective_s(kernels, "all_gather", 4, 1e6),
+            deepep_s(kernels, "ll", "combine", 1, 100, 14_336),
+            latent_s(kernels, 100),
+            pointwise_s(kernels, 2, 1e5),
+        ]
+    )
+
+
+@pytest.mark.parametrize("engine", [FASTEST, *ENGINES])
+def test_slow_and_fast_seconds_are_the_usual_ones_times_those_of_their_fact(engine):
+    for name in measured_gpus():
+        slow, usual, fast = (measured_kernels(get_gpu(name), engine, how) for how in HOW)
+        facts = usual.facts
+        own = [
+            *(facts["products"]["fp8"], facts["experts"]["fp8"], facts["decode"]["gqa"]["bf16"]),
+            *(facts["decode"]["16"]["fp8"], facts["prompt_ns"]["128/0"], facts["prompt_ns"]["64/128"]),
+            *(facts["all_reduce"]["4"], facts["nccl"]["all_gather"]["4"], facts["deepep"]["ll"]["combine"]["1"]),
+            *(facts["latent"], facts["pointwise"]),
+        ]
+        assert every_s(slow) == pytest.approx(every_s(usual) * [each["slow"] for each in own])
+        assert every_s(fast) == pytest.approx(every_s(usual) * [each["fast"] for each in own])
+    with pytest.raises(InputError, match="how 'high' is unknown; allowed: slow, usual, fast"):
+        measured_kernels(get_gpu("H100-SXM"), engine, "high")
+
+
+def test_a_gpu_without_measurements_has_slow_and_fast_rates_and_no_deepep():
+    gpu = get_gpu("A100-80GB-SXM")
+    slow, usual, fast = (measured_kernels(gpu, how=how) for how in HOW)
+    for seconds in (
+        lambda kernels: product_s(kernels, "bf16", 8192, 8192, 8192),
+        lambda kernels: collective_s(kernels, "reduce_scatter", 8, 2**28),
+    ):
+        assert seconds(slow) > seconds(usual) > seconds(fast)
+    with pytest.raises(InputError, match="DeepEP has no measured times on A100-80GB-SXM"):
+        deepep_s(usual, "ll", "dispatch", 1, 100, 7392)
 
 
 # ------------------------------------------------------------------------------------------------------------ the table
@@ -152,6 +244,8 @@ def test_every_gpu_of_the_table_has_every_kind():
         assert {"bf16", "fp8"} <= {*kernels.facts["products"]} & {*kernels.facts["experts"]}
         assert {"64/0", "64/128", "128/0", "160/0"} <= {*kernels.facts["prompt_ns"]}
         assert {"2", "4"} <= {*kernels.facts["all_reduce"]}
+        assert set(COLLECTIVES) == {*kernels.facts["nccl"]}
+        assert {"normal", "ll"} == {*kernels.facts["deepep"]}
         assert set(kernels.facts["decode"]["gqa"]) == {"bf16", "fp8"}
         for facts in (*kernels.facts["products"].values(), *kernels.facts["experts"].values()):
             assert all(value >= 0 for value in facts.values())
@@ -159,15 +253,38 @@ def test_every_gpu_of_the_table_has_every_kind():
             assert 0 < facts["bw"] <= 1
 
 
+def lines_of(facts):
+    """The lines of the table: mappings of numbers alone."""
+    if any(isinstance(value, dict) for value in facts.values()):
+        return [line for value in facts.values() if isinstance(value, dict) for line in lines_of(value)]
+    return [facts]
+
+
+@pytest.mark.parametrize("name", measured_gpus())
+def test_every_line_has_a_spread_around_its_usual_seconds(name):
+    for facts in lines_of(kernels_of.known_facts()[name]):
+        assert 0.6 < facts["fast"] <= 1 <= facts["slow"] < 3
+
+
+def test_a_collective_reaches_a_share_of_nvlink():
+    # Of 256 MB, 7/8 go over each GPU's links, and twice as many in a ring's all-reduce, unless switches reduce.
+    kernels = measured_kernels(get_gpu("H100-SXM"))
+    for what, share in (("all_gather", 0.72), ("reduce_scatter", 0.72), ("all_to_all", 0.69)):
+        sent = 7 / 8 * 2**28
+        assert sent / collective_s(kernels, what, 8, 2**28) / 450e9 == pytest.approx(share, abs=0.01)
+    assert 2 * sent / collective_s(kernels, "all_reduce", 8, 2**28) / 450e9 == pytest.approx(0.96, abs=0.01)
+
+
 def test_an_engine_replaces_what_it_has_of_its_own():
     gpu = get_gpu("H200-SXM")
     fastest, own = measured_kernels(gpu).facts, measured_kernels(gpu, "vllm").facts
-    assert own["decode"]["gqa"] == kernels_of._table()["H200-SXM"]["vllm"]["decode"]["gqa"] != fastest["decode"]["gqa"]
+    table = kernels_of.known_facts()["H200-SXM"]
+    assert own["decode"]["gqa"] == table["vllm"]["decode"]["gqa"] != fastest["decode"]["gqa"]
     assert own["decode"]["16"] == fastest["decode"]["16"]
     assert own["products"] == fastest["products"]
     for engine in ENGINES:
         reduces = measured_kernels(gpu, engine).facts["all_reduce"]
-        assert all(reduces["8"][size] >= us for size, us in fastest["all_reduce"]["8"].items() if size in reduces["8"])
+        assert all(reduces["8"][size] >= us for size, us in fastest["all_reduce"]["8"].items() if size.isdigit())
     with pytest.raises(InputError, match="engine 'tgi' is unknown; allowed: trtllm, sglang, vllm, fastest"):
         measured_kernels(gpu, "tgi")
 
@@ -182,6 +299,8 @@ def test_every_gpu_of_the_catalogue_has_kernels(name):
     assert 0.3 * gpu.bf16_flops < rate < gpu.bf16_flops
     assert 1e-6 < float(decode_s(kernels, "bf16", 256, 1, 1024)) < 3e-5
     assert float(all_reduce_s(kernels, 4, 2**28)) > 2 * 3 / 4 * 2**28 / gpu.nvlink / 2
+    for what in COLLECTIVES:
+        assert 0.2 < 3 / 4 * 2**28 / gpu.nvlink / float(collective_s(kernels, what, 4, 2**28)) < 1
     assert float(prompt_attention_s(kernels, 128, 0, 8, 4096, 4096)) > 0
 
 

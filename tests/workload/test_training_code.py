@@ -18,7 +18,7 @@ HOST = TrainingCode(host_s=25e-6)
 
 def launches(job, **code):
     found = issue_seconds(job, HOST._replace(**code))
-    return np.array(found.moe).sum() / 25e-6, np.array(found.dense).sum() / 25e-6
+    return tuple(round(float(np.sum(part)) / HOST.host_s, 6) for part in found)
 
 
 def test_kernels_of_a_block_by_part():

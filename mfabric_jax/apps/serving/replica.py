@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mfabric_jax import units
 from mfabric_jax.apps.serving.expert_load import ExpertLoad, place_experts
 from mfabric_jax.checks import InputError, Misfit, one_of, whole
 from mfabric_jax.traffic.generator import layer_shares
@@ -27,6 +26,7 @@ from mfabric_jax.workload.measured_kernels import (
     all_reduce_s,
     decode_s,
     experts_s,
+    latent_s,
     measured_kernels,
     pointwise_s,
     product_s,
@@ -231,8 +231,7 @@ def attention_s(model: ServedReplica, kind: Any, tokens: PassTokens) -> float:
         number = "bf16" if shape.absorbed else model.formats.attention
         total += float(product_s(kernels, number, every, shape.inner, shape.outer))
     if kind.whole_cache:
-        latent = kernels.facts["latent"]
-        total += units.us(latent["floor_us"]) + units.ns(latent["ns_a_token"]) * every
+        total += float(latent_s(kernels, every))
     else:
         moved = ACTIVATION_BYTES * every * kind.pointwise_elements() / model.gpus
         total += float(pointwise_s(kernels, model.habits.attention, moved))

@@ -26,7 +26,7 @@ FAST = {"rate": 1e12, "bw": 1e12}
 FLOORS = {  # every kernel takes its floor alone
     "sms": 132,
     "pointwise": {"floor_us": 1.0, "bw": 1e12},
-    "products": {"bf16": {"floor_us": 10.0, "p": 2.0, "wave": 0.0, "cast": 1e12, **FAST}},
+    "products": {"bf16": {"floor_us": 10.0, "p": 2.0, "wave": 0.0, "cast": 1e12, "out": 1e12, **FAST}},
     "experts": {
         "bf16": {"floor_us": 100.0, "per_expert_us": 0.0, "tile": 0.0, "perm": 1e12, "slot": 1e12, **FAST},
     },
@@ -149,7 +149,7 @@ def test_scores_of_prompts_by_hand():
 def reading(kind, gpus):
     """Seconds of attention's core alone where only bytes of caches count."""
     slow = {"floor_us": 0.0, "bw": 1 / get_gpu("H100-SXM").memory_Bps, "ns_a_context_token": 0.0}
-    nothing = {"floor_us": 0.0, "p": 2.0, "wave": 0.0, "cast": 1e12, **FAST}
+    nothing = {"floor_us": 0.0, "p": 2.0, "wave": 0.0, "cast": 1e12, "out": 1e12, **FAST}
     facts = FLOORS | {"decode": {"gqa": {"bf16": slow}, "16": {"bf16": slow}}, "products": {"bf16": nothing}}
     facts |= {"pointwise": {"floor_us": 0.0, "bw": 1e12}, "latent": {"floor_us": 0.0, "ns_a_token": 0.0}}
     facts |= {"all_reduce": {"4": {"1": 0.001, "2": 0.001}}}
@@ -174,7 +174,7 @@ def test_a_window_bounds_what_is_read():
 def test_experts_split_by_matrices_or_by_gpus_read_alike():
     # Only weights count: 4 tokens of 2 of 16 experts. By TP every GPU reads a quarter of each active expert.
     slow = FLOORS["experts"]["bf16"] | {"floor_us": 0.0, "bw": 1 / get_gpu("H100-SXM").memory_Bps}
-    none = {"floor_us": 0.0, "p": 2.0, "wave": 0.0, "cast": 1e12, **FAST}
+    none = {"floor_us": 0.0, "p": 2.0, "wave": 0.0, "cast": 1e12, "out": 1e12, **FAST}
     facts = FLOORS | {"experts": {"bf16": slow}, "products": {"bf16": none}}
     active = 16 * (1 - (1 - 2 / 16) ** 4)
     read = 2 * active * 3 * 1024 * 512 * 2
