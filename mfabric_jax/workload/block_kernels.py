@@ -132,8 +132,8 @@ class BlockKernels:
         self.split = job.attention_tp
 
     def block(self) -> BlockSeconds:
-        experts, attention = self._experts(), self._attention()
-        beside = self._norms() + self._router() + self._around_experts() + self._ffn(self.model.shared_hidden, "shared")
+        experts, attention = self.experts(), self._attention()
+        beside = self._norms() + self.router() + self._around_experts() + self._ffn(self.model.shared_hidden, "shared")
         there = len(self.model.moe_blocks) < self.model.blocks
         dense = self._norms() + self._ffn(self.model.dense_hidden, "mlp") if there else Passes()
         dense = self.model.dense_part * dense
@@ -275,7 +275,7 @@ class BlockKernels:
         down = self._product(tokens, self.model.hidden, width / self.split)
         return down + self._product(tokens, width / self.split, self.model.hidden)
 
-    def _router(self) -> Passes:
+    def router(self) -> Passes:
         """Seconds of the router: logits, probabilities, choice and counts of every expert in float32."""
         experts, tokens = self.model.choices, self.job.tokens / self.job.tp
         if not experts:
@@ -285,7 +285,7 @@ class BlockKernels:
         passes = product + Passes(moved, moved)
         return passes._replace(again=passes.forward if self.again.parts & {"moe", "router"} else 0.0)
 
-    def _experts(self) -> Passes:
+    def experts(self) -> Passes:
         """Seconds that a GPU takes to permute the rows that it receives under balanced routing, and to run routed
         experts on them."""
         job, model = self.job, self.model

@@ -120,9 +120,9 @@ def test_all_flops_are_there_whatever_the_model():
 
 def test_what_is_not_fused_moves_its_bytes():
     rows, inner, width = JOB.selections, models.MIXTRAL_8X7B.expert_hidden, models.MIXTRAL_8X7B.hidden
-    plain = kernels()._experts()
+    plain = kernels().experts()
     clamped, biased, looped = (
-        kernels(**code)._experts()
+        kernels(**code).experts()
         for code in ({"unfused": frozenset({"clamp"})}, {"unfused": frozenset({"bias"})}, {"loop_s": 3.0})
     )
     assert clamped.forward - plain.forward == pytest.approx(8 * 2 * rows * inner / 10)

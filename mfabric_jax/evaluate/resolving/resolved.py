@@ -30,6 +30,7 @@ from mfabric_jax.workload import Gpu, Workload, block_seconds
 from mfabric_jax.workload.block_kernels import achieved_by_kernels, kernel_seconds
 from mfabric_jax.workload.compute import BlockSeconds, scale_seconds
 from mfabric_jax.workload.gpus import DEFAULT_GPU
+from mfabric_jax.workload.in_server import by_size
 from mfabric_jax.workload.kernels import IDEAL, BandwidthShares, shares_of
 from mfabric_jax.workload.measured_kernels import copied_Bps, measured_kernels
 from mfabric_jax.workload.training_code import TrainingCode, unfused_parts
@@ -291,7 +292,9 @@ class Resolved(Hardware):
         case: Any = self.case
         if case.compute.rate.name != "kernels":
             return IDEAL
-        return shares_of(job.servers_per_region, case.job.dispatcher, how, case.compute.rate.table)
+        how_so = how, case.compute.rate.table
+        every = shares_of(job.servers_per_region, case.job.dispatcher, *how_so)
+        return by_size(every, job, self.server, case.job.dispatcher, *how_so)
 
     @property
     def memory_Bps(self) -> float:
