@@ -132,7 +132,7 @@ def fastest(rows: Iterable[Mapping[str, Any]], *keys: str) -> dict[tuple[Any, ..
     return least
 
 
-def shared(rows: Mapping[str, Rows], *keys: str) -> dict[tuple[Any, ...], float]:
+def fastest_shared(rows: Mapping[str, Rows], *keys: str) -> dict[tuple[Any, ...], float]:
     """Return the seconds of the fastest engine, in cells that `SHARED` engines measured, or all that there are."""
     each = [fastest(own, *keys) for own in rows.values() if own]
     count = collections.Counter(key for own in each for key in own)
@@ -163,10 +163,10 @@ def line(
 ) -> Line:
     """Return a line from the rows of engines; `every`: rows for its spread, if these are more."""
     each = [item for own in (every or rows).values() for item in fastest(own, *keys).items()]
-    return Line(path, cells(form, shared(rows, *keys).items()), cells(form, each, 10 * MOST_ROWS), start, facts)
+    return Line(path, cells(form, fastest_shared(rows, *keys).items()), cells(form, each, 10 * MOST_ROWS), start, facts)
 
 
-def selected(rows: Mapping[str, Rows], **only: Any) -> dict[str, Rows]:
+def select(rows: Mapping[str, Rows], **only: Any) -> dict[str, Rows]:
     """Return the rows of engines that have these values."""
     return {
         engine: [row for row in own if all(row[name] == value for name, value in only.items())]
@@ -174,11 +174,11 @@ def selected(rows: Mapping[str, Rows], **only: Any) -> dict[str, Rows]:
     }
 
 
-def filtered(rows: Mapping[str, Rows], keep: Callable[[Mapping[str, Any]], bool]) -> dict[str, Rows]:
-    return {engine: [row for row in own if keep(row)] for engine, own in rows.items()}
+def keep_rows(rows: Mapping[str, Rows], wanted: Callable[[Mapping[str, Any]], bool]) -> dict[str, Rows]:
+    return {engine: [row for row in own if wanted(row)] for engine, own in rows.items()}
 
 
-def found(rows: Mapping[str, Rows], least: int = 20) -> bool:
+def has_rows(rows: Mapping[str, Rows], least: int = 20) -> bool:
     return sum(map(len, rows.values())) > least
 
 
@@ -230,16 +230,16 @@ PRODUCT = {
 
 
 def products(tables: Tables, kernels: MeasuredKernels) -> Iterator[Line]:
-    rows = filtered(tables.by_engine(ENGINES, "gemm", "gemm"), lambda row: row["m"] <= 16384)
+    rows = keep_rows(tables.by_engine(ENGINES, "gemm", "gemm"), lambda row: row["m"] <= 16384)
     for stored, number in GEMM.items():
-        some = selected(rows, gemm_dtype=stored)
+        some = select(rows, gemm_dtype=stored)
         if stored == "fp8_block":
             some["vllm"] = []
 
         def form(facts: Facts, m: Any, n: Any, k: Any, number: str = number) -> Any:
             return forms.product_form(facts, kernels, FORMATS[number], m, k, n)
 
-        if found(some):
+        if has_rows(some):
             yield line(("products", number), form, ("m", "n", "k"), some, PRODUCT)
 
 
@@ -251,13 +251,13 @@ EXPERTS = {
 
 
 def experts(tables: Tables, kernels: MeasuredKernels, engines: Sequence[str]) -> Iterator[Line]:
-    every = filtered(tables.by_engine(engines, "moe", "moe", distribution="balanced"), _usual_experts)
+    every = keep_rows(tables.by_engine(engines, "moe", "moe", distribution="balanced"), _usual_experts)
     rows = every
     if kernels.gpu.name not in HOPPER:
         every["trtllm"] = [row for row in every["trtllm"] if _of_blackwell(row)]
-        rows = filtered(every, _of_blackwell)
+        rows = keep_rows(every, _of_blackwell)
     for stored, number in MOE.items():
-        some, all_of = selected(rows, moe_dtype=stored), selected(every, moe_dtype=stored)
+        some, all_of = select(rows, moe_dtype=stored), select(every, moe_dtype=stored)
 
         def form(facts: Facts, *columns: Any, number: str = number) -> Any:
             tokens, hidden, inner, k, count, tp, ep = columns
@@ -265,7 +265,7 @@ def experts(tables: Tables, kernels: MeasuredKernels, engines: Sequence[str]) ->
             work = ExpertWork(np.minimum(count, tokens * k) / ep, tokens * k / ep, copies, hidden, inner / tp)
             return forms.experts_form(facts, kernels, FORMATS[number], work)
 
-        if found(some, 50):
+        if has_rows(some, 50):
             yield line(("experts", number), form, EXPERT_KEYS, some, EXPERTS, every=all_of)
 
 
@@ -288,15 +288,15 @@ DECODE = {"floor_us": (10, 2, 40), "bw": (0.8, 0.2, 1), "ns_a_context_token": (0
 def decode(tables: Tables, kernels: MeasuredKernels, engines: Sequence[str]) -> Iterator[Line]:
     """Grouped-query attention."""
     rows = tables.by_engine(engines, "attention", "generation_attention", window_size=0)
-    rows = filtered(rows, lambda row: row["head_dim"] in (64, 128) and 255 <= row["step"] <= 65536)
-    rows = filtered(rows, lambda row: 1 < row["num_heads"] / row["num_key_value_heads"] <= MOST_GROUPED)
+    rows = keep_rows(rows, lambda row: row["head_dim"] in (64, 128) and 255 <= row["step"] <= 65536)
+    rows = keep_rows(rows, lambda row: 1 < row["num_heads"] / row["num_key_value_heads"] <= MOST_GROUPED)
     for stored, cache in CACHES.items():
 
         def form(facts: Facts, batch: Any, _: Any, kv: Any, width: Any, step: Any, cache: str = cache) -> Any:
             return forms.decode_form(facts, kernels, cache, 2 * kv * width, batch, step + 1)
 
-        some = selected(rows, kv_cache_dtype=stored)
-        if found(some):
+        some = select(rows, kv_cache_dtype=stored)
+        if has_rows(some):
             yield line(("decode", "gqa", cache), form, DECODE_KEYS, some, DECODE)
 
 
@@ -306,7 +306,7 @@ LATENT = ("trtllm", "sglang")  # tables with latent attention alone
 def latent_decode(tables: Tables, kernels: MeasuredKernels) -> Iterator[Line]:
     """Latent attention, in which engines differ little."""
     rows = tables.by_engine(LATENT, "mla", "generation_mla")
-    rows = filtered(rows, lambda row: 255 <= row["step"] <= 65536)
+    rows = keep_rows(rows, lambda row: 255 <= row["step"] <= 65536)
     if kernels.gpu.name in HOPPER:
         rows["sglang"] = [row for row in rows["sglang"] if row["kv_cache_dtype"] != "fp8"]
     for heads in (16, 32, 64, 128):
@@ -315,8 +315,8 @@ def latent_decode(tables: Tables, kernels: MeasuredKernels) -> Iterator[Line]:
             def form(facts: Facts, batch: Any, step: Any, cache: str = cache) -> Any:
                 return forms.decode_form(facts, kernels, cache, 576, batch, step + 1)
 
-            some = selected(rows, kv_cache_dtype=stored, num_heads=heads)
-            if found(some):
+            some = select(rows, kv_cache_dtype=stored, num_heads=heads)
+            if has_rows(some):
                 yield line(("decode", str(heads), cache), form, ("batch_size", "step"), some, DECODE)
 
 
@@ -333,18 +333,18 @@ def prompts(tables: Tables, gpu: str) -> Iterator[Line]:
     latent = tables.by_engine(
         LATENT[:1] if gpu in HOPPER else LATENT, "mla", "context_mla", mla_dtype="bfloat16", kv_cache_dtype="bfloat16"
     )
-    by_width = {
-        name: selected(plain, head_dim=width, window_size=window) for name, (width, window) in WIDTHS.items()
-    } | {"160/0": latent}
+    by_width = {name: select(plain, head_dim=width, window_size=window) for name, (width, window) in WIDTHS.items()} | {
+        "160/0": latent
+    }
 
     def form(facts: Facts, length: Any, batch: Any, heads: Any) -> Any:
         return units.ns(log_interpolated(facts, length)) * length * batch * heads
 
     for name, rows in sorted(by_width.items()):
-        some = filtered(rows, lambda row: 2**17 <= row["isl"] * row["batch_size"] * row["num_heads"] <= 2**21)
-        some = filtered(some, lambda row: row["isl"] in LENGTHS)
+        some = keep_rows(rows, lambda row: 2**17 <= row["isl"] * row["batch_size"] * row["num_heads"] <= 2**21)
+        some = keep_rows(some, lambda row: row["isl"] in LENGTHS)
         by: dict[int, list[float]] = collections.defaultdict(list)
-        for (length, batch, heads), seconds in shared(some, *PROMPT_KEYS).items():
+        for (length, batch, heads), seconds in fastest_shared(some, *PROMPT_KEYS).items():
             by[length].append(1e9 * seconds / (length * batch * heads))
         facts = {str(length): float(f"{np.median(own):.4g}") for length, own in sorted(by.items())}
         yield line(("prompt_ns", name), form, PROMPT_KEYS, some, facts=facts)
@@ -372,9 +372,9 @@ def by_size(path: tuple[str, ...], rows: Mapping[str, Rows]) -> Line:
 
 def all_reduces(tables: Tables, engines: Sequence[str]) -> Iterator[Line]:
     rows = tables.by_engine(engines, "comm", "custom_allreduce")
-    rows = filtered(rows, lambda row: "eager" not in row["kernel_source"] and 2**9 <= row["message_size"] <= 2**29)
+    rows = keep_rows(rows, lambda row: "eager" not in row["kernel_source"] and 2**9 <= row["message_size"] <= 2**29)
     for gpus in sorted({row["num_gpus"] for own in rows.values() for row in own}):
-        yield by_size(("all_reduce", str(gpus)), selected(rows, num_gpus=gpus))
+        yield by_size(("all_reduce", str(gpus)), select(rows, num_gpus=gpus))
 
 
 NCCL = {name: name.replace("all_to_all", "alltoall") for name in forms.COLLECTIVES}
@@ -390,7 +390,7 @@ def nccl(tables: Tables) -> Iterator[Line]:
         by_release[row.get("version", "")].append(row)
     for what, stored in NCCL.items():
         for gpus in sorted({row["num_gpus"] for row in rows}):
-            yield by_size(("nccl", what, str(gpus)), selected(by_release, op_name=stored, num_gpus=gpus))
+            yield by_size(("nccl", what, str(gpus)), select(by_release, op_name=stored, num_gpus=gpus))
 
 
 DEEPEP_SMS = 20  # DeepEP's default
@@ -443,7 +443,7 @@ def _release(row: Mapping[str, Any]) -> tuple[int, ...]:
 # ------------------------------------------------------------------------------------------------------- small kernels
 def pointwise(tables: Tables) -> Iterator[Line]:
     """Floor of an elementwise kernel: the median of engines' casts of up to 16 tokens. Bytes at the rate of a copy."""
-    rows = filtered(tables.by_engine(("trtllm", "vllm"), "quantize", "scale_matrix"), lambda row: row["m"] <= 16)
+    rows = keep_rows(tables.by_engine(("trtllm", "vllm"), "quantize", "scale_matrix"), lambda row: row["m"] <= 16)
     seconds = np.array([row["latency"] / 1000 for own in rows.values() for row in own])
     some = Cells(lambda facts: np.full(len(seconds), units.us(facts["floor_us"])), seconds)
     facts = {"floor_us": float(f"{units.to_us(np.median(seconds)):.3g}"), "bw": 0.82}
@@ -454,7 +454,9 @@ def latent(tables: Tables, kernels: MeasuredKernels) -> Iterator[Line]:
     """What a module of latent attention (DeepSeek-V3) takes in decoding beside its products and its core. Errors and
     spread are of whole modules."""
     rows = tables.by_engine(ENGINES, "mla", "mla_generation_module", gemm_type="bfloat16")
-    rows = filtered(rows, lambda row: row["num_heads"] >= 8 and 255 <= row["step"] <= 8192 and row["batch_size"] <= 256)
+    rows = keep_rows(
+        rows, lambda row: row["num_heads"] >= 8 and 255 <= row["step"] <= 8192 and row["batch_size"] <= 256
+    )
     keys = "kv_cache_dtype", "num_heads", "batch_size", "step"
 
     def other_s(stored: str, heads: int, batch: int, step: int) -> float:
@@ -465,7 +467,7 @@ def latent(tables: Tables, kernels: MeasuredKernels) -> Iterator[Line]:
     def form(facts: Facts, batch: Any, other: Any) -> Any:
         return other + forms.latent_form(facts, batch)
 
-    best = [((key[2], other_s(*key)), seconds) for key, seconds in shared(rows, *keys).items()]
+    best = [((key[2], other_s(*key)), seconds) for key, seconds in fastest_shared(rows, *keys).items()]
     each = [item for own in rows.values() for item in fastest(own, *keys).items()]
     every = [((key[2], other_s(*key)), seconds) for key, seconds in each]
     few = np.median([units.to_us(seconds - other) for (batch, other), seconds in best if batch <= 16])

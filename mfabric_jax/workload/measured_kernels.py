@@ -344,10 +344,10 @@ def prompt_attention_s(
     widths = sorted({float(name.partition("/")[0]) for name in cells})
     near = min(widths, key=lambda known: abs(np.log(known / width)))
     full = cells[f"{near:g}/0"]
-    each_ns = _interpolated(kernels, full, length) * width / near
+    each_ns = _at_size(kernels, full, length) * width / near
     windowed = cells.get(f"{near:g}/{WINDOW}")
     if window and length > window and windowed:
-        in_window = _interpolated(kernels, windowed, min(length, max(_cells(windowed))))
+        in_window = _at_size(kernels, windowed, min(length, max(_cells(windowed))))
         each_ns = min(each_ns, in_window * max(1.0, window / WINDOW))
     return units.ns(each_ns) * heads * tokens
 
@@ -360,7 +360,7 @@ def _cells(facts: Mapping[str, float]) -> dict[float, float]:
     return {float(name): value for name, value in facts.items() if name.isdigit()}
 
 
-def _interpolated(kernels: MeasuredKernels, facts: Mapping[str, float], size: Any) -> Any:
+def _at_size(kernels: MeasuredKernels, facts: Mapping[str, float], size: Any) -> Any:
     return _times(kernels, facts) * log_interpolated(facts, size)
 
 
@@ -397,7 +397,7 @@ def collective_s(kernels: MeasuredKernels, what: str, gpus: int, size: Any) -> A
 def _by_gpus(kernels: MeasuredKernels, known: Mapping[str, Any], gpus: int, size: Any) -> Any:
     if gpus == 1:
         return 0.0 * np.asarray(size, float)
-    return units.us(_interpolated(kernels, known[_nearest(known, gpus)], size))
+    return units.us(_at_size(kernels, known[_nearest(known, gpus)], size))
 
 
 DEEPEP_MODES, DEEPEP_WAYS = ("normal", "ll"), ("dispatch", "combine")
@@ -425,8 +425,8 @@ def deepep_s(kernels: MeasuredKernels, mode: str, what: str, nodes: int, tokens:
     near = "1" if nodes == 1 else _nearest({name: 0 for name in by_nodes if name != "1"}, nodes)
     alike = np.asarray(tokens, float) * token_bytes / DEEPEP_BYTES[what]
     waits = known.get(f"{what}_notify", {}).get(near)
-    wait_us = _interpolated(kernels, waits, alike) if waits else 0.0
-    return units.us(_interpolated(kernels, by_nodes[near], alike) + wait_us)
+    wait_us = _at_size(kernels, waits, alike) if waits else 0.0
+    return units.us(_at_size(kernels, by_nodes[near], alike) + wait_us)
 
 
 def deepep_gpus() -> list[str]:
