@@ -20,8 +20,10 @@ import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.support.array_module import array_module
+from mfabric_jax.support.text_files import cached_by_files
 from mfabric_jax.workload.gpus import Gpu
-from mfabric_jax.workload.kernels import rates_of, shares_of, table
+from mfabric_jax.workload.kernels import KernelRates, is_blackwell, rates_of, shares_of, table
 from mfabric_jax.workload.volume import ACTIVATION_BYTES
 
 ENGINES = ("trtllm", "sglang", "vllm")
@@ -83,10 +85,12 @@ def measured_gpus() -> list[str]:
     return list(_table())
 
 
-def measured_kernels(gpu: Gpu, engine: str = FASTEST, how: str = "usual") -> MeasuredKernels:
+@cached_by_files(lambda gpu, engine=FASTEST, how="usual", path=None: (path,), maxsize=64)
+def measured_kernels(gpu: Gpu, engine: str = FASTEST, how: str = "usual", path: str | None = None) -> MeasuredKernels:
     """Return the kernels of an engine on a GPU.
 
     - `engine`: one of `ENGINES`, or `FASTEST`; `how`: low, usual or high rates of a GPU without measurements.
+    - `path`: a user's table in the form of `kernels.toml`, which replaces the measurements of every GPU.
 
     Raise `InputError` for an unknown engine, and if a GPU's memory bandwidth is not known.
     """
@@ -94,8 +98,8 @@ def measured_kernels(gpu: Gpu, engine: str = FASTEST, how: str = "usual") -> Mea
     if gpu.memory_Bps is None:
         raise InputError(f"serving needs gpu.memory_gigabytes_per_s, which is not known for {gpu.name}.")
     known = _table().get(gpu.name)
-    if known is None:
-        return MeasuredKernels(gpu, _estimated_facts(gpu, how))
+    if known is None or path is not None:
+        return MeasuredKernels(gpu, _estimated_facts(gpu, how, path))
     return MeasuredKernels(gpu, _merge(known, known.get(engine, {})))
 
 
@@ -109,11 +113,17 @@ SHARP = 30.0  # exponent of a knee that is hardly soft
 OTHER_SMS = 132  # of a GPU that nobody measured
 
 
-def _estimated_facts(gpu: Gpu, how: str) -> dict[str, Any]:
-    """Facts of a GPU without measured kernels: the rates of `kernels.toml`, and a launch as the floor."""
-    rates, launch_us = rates_of(gpu, how), float(table()["launch"]["us"])
+def _estimated_facts(gpu: Gpu, how: str, path: str | None = None) -> dict[str, Any]:
+    """Facts of a GPU without measured kernels: the rates of `kernels.toml`, and a launch as the floor. NVFP4 has the
+    achieved fraction of FP8."""
+    rates, launch_us = rates_of(gpu, how, path), float(table(path)["launch"]["us"])
     bw = rates.memory_Bps / (gpu.memory_Bps or rates.memory_Bps)
-    share = {name: rates.products[name] / gpu.peak(name) for name in ("bf16", *(["fp8"] if gpu.fp8_flops else []))}
+    share, grouped = (
+        {name: rate / (FORMATS[name].rate * gpu.bf16_flops) for name, rate in known.items()}
+        for known in (rates.products, rates.grouped)
+    )
+    if is_blackwell(gpu):
+        share["nvfp4"], grouped["nvfp4"] = share["fp8"], grouped["fp8"]
     products = {
         name: {"floor_us": launch_us, "rate": part, "bw": bw, "p": SHARP, "wave": 0.0, "cast": bw}
         for name, part in share.items()
@@ -128,10 +138,9 @@ def _estimated_facts(gpu: Gpu, how: str) -> dict[str, Any]:
             "perm": bw,
             "slot": bw,
         }
-        for name, part in share.items()
+        for name, part in grouped.items()
     }
-    ring_Bps = gpu.nvlink * shares_of(1, "nccl", how).ring_nvlink
-    decode = {cache: {"floor_us": launch_us, "bw": bw, "ns_a_context_token": 0.0} for cache in CACHE}
+    ring_Bps = gpu.nvlink * shares_of(1, "nccl", how, path).ring_nvlink
     scores = {
         f"{width}/0": {
             str(length): 2 * float(width) * length / units.ns(rates.scores(length, float(width), backward=False))
@@ -148,14 +157,33 @@ def _estimated_facts(gpu: Gpu, how: str) -> dict[str, Any]:
         "pointwise": {"floor_us": launch_us, "bw": bw},
         "products": products,
         "experts": experts,
-        "decode": {"gqa": decode, "128": decode},
+        "decode": _estimated_decode(gpu, rates, launch_us),
         "latent": {"floor_us": 0.0, "ns_a_token": 0.0},
         "prompt_ns": scores,
         "all_reduce": reduces,
     }
 
 
-LENGTHS = (1024, 4096, 16384)  # of prompts, tokens
+def _estimated_decode(gpu: Gpu, rates: KernelRates, launch_us: float) -> dict[str, Any]:
+    """Kernels of attention in decoding. Latent attention reads its cache, or takes its FLOPs at the rate of scores."""
+    known: dict[str, Any] = {}
+    for name in ("gqa", *map(str, HEADS)):
+        flops = LATENT_FLOPS * int(name) if name != "gqa" else 0.0  # for every cached element
+        least_s = flops / rates.scores(LENGTHS[-2], LATENT_WIDTH, backward=False)
+        known[name] = {
+            cache: {
+                "floor_us": launch_us,
+                "bw": size / max(size / rates.memory_Bps, least_s) / gpu.memory_Bps,  # type: ignore[operator]
+                "ns_a_context_token": 0.0,
+            }
+            for cache, size in CACHE.items()
+        }
+    return known
+
+
+LENGTHS = (256, 1024, 4096, 16384)  # of prompts, tokens
+HEADS, LATENT_WIDTH = (16, 32, 64, 128), 160  # of latent attention
+LATENT_FLOPS = 2 * (2 * 512 + 64) / 576  # of a head for every cached element of latents, as released models have them
 SIZES = tuple(2**power for power in range(10, 31, 2))  # of all-reduces, bytes
 
 
@@ -176,9 +204,10 @@ def product_form(
     facts: Mapping[str, float], kernels: MeasuredKernels, form: KernelFormat, rows: Any, inner: Any, outer: Any
 ) -> Any:
     """Return `product_s` for these constants."""
-    rows, memory_Bps = np.asarray(rows, float), kernels.memory_Bps
-    tiles = np.ceil(rows / TILE) * np.ceil(np.asarray(outer, float) / TILE)
-    waves = np.ceil(tiles / kernels.sms) * kernels.sms / tiles
+    xp, memory_Bps = array_module(rows, inner, outer), kernels.memory_Bps
+    rows = xp.asarray(rows, float)
+    tiles = xp.ceil(rows / TILE) * xp.ceil(xp.asarray(outer, float) / TILE)
+    waves = xp.ceil(tiles / kernels.sms) * kernels.sms / tiles
     flops_s = 2 * rows * inner * outer / (form.rate * kernels.gpu.bf16_flops * facts["rate"])
     moved = form.weight * inner * outer + form.activation * rows * inner + ACTIVATION_BYTES * rows * outer
     return (
@@ -190,8 +219,9 @@ def product_form(
 
 def soft_max(first: Any, second: Any, power: float) -> Any:
     """Return (first^power + second^power)^(1/power), the larger of two times with a soft knee."""
-    larger, smaller = np.maximum(first, second), np.minimum(first, second)
-    ratio = smaller / np.where(larger > 0, larger, 1.0)
+    xp = array_module(first, second)
+    larger, smaller = xp.maximum(first, second), xp.minimum(first, second)
+    ratio = smaller / xp.where(larger > 0, larger, 1.0)
     return larger * (1 + ratio**power) ** (1 / power)
 
 
@@ -238,7 +268,7 @@ def experts_form(facts: Mapping[str, float], kernels: MeasuredKernels, form: Ker
     moved = work.rows * (2 * work.width + work.matrices * work.inner) * ACTIVATION_BYTES
     return (
         units.us(facts["floor_us"] + facts["per_expert_us"] * work.active)
-        + np.hypot(flops_s, read_s)
+        + array_module(flops_s, read_s).hypot(flops_s, read_s)
         + moved / (memory_Bps * facts["perm"])
         + work.copies * work.width * ACTIVATION_BYTES / (memory_Bps * facts["slot"])
     )
@@ -282,7 +312,7 @@ def prompt_attention_s(
     - `tokens`: of all prompts; `length`: of each.
 
     Interpolated by the logarithms of length and time; beyond the measured lengths, time grows with the length, except
-    within a window.
+    within a window. Without measurements of a window, queries take what those of a shorter prompt take.
     """
     cells = kernels.facts["prompt_ns"]
     widths = sorted({float(name.partition("/")[0]) for name in cells})
@@ -290,7 +320,9 @@ def prompt_attention_s(
     full = f"{near:g}/0"
     each_ns = log_interpolated(cells[full], length) * width / near
     windowed = f"{near:g}/{WINDOW}"
-    if window and length > window and windowed in cells:
+    if window and length > window and windowed not in cells:  # a prompt whose queries see as much on average
+        each_ns = log_interpolated(cells[full], 2 * window - window**2 / length) * width / near
+    elif window and length > window:
         in_window = log_interpolated(cells[windowed], min(length, max(map(float, cells[windowed]))))
         each_ns = min(each_ns, in_window * max(1.0, window / WINDOW))
     return units.ns(each_ns) * heads * tokens
@@ -302,16 +334,16 @@ WINDOW = 128  # tokens of the measured window
 def log_interpolated(known: Mapping[str, float], size: Any) -> Any:
     """Return the value at `size`, interpolated by logarithms; beyond the ends, the first value, and the last one in
     proportion to `size`."""
-    sizes, values = np.array(sorted((float(name), value) for name, value in known.items())).T
-    inside = np.exp(np.interp(np.log(np.maximum(size, sizes[0])), np.log(sizes), np.log(values)))
-    return inside * np.maximum(1.0, size / sizes[-1])
+    xp, (sizes, values) = array_module(size), np.array(sorted((float(name), value) for name, value in known.items())).T
+    inside = xp.exp(xp.interp(xp.log(xp.maximum(size, sizes[0])), np.log(sizes), np.log(values)))
+    return inside * xp.maximum(1.0, size / sizes[-1])
 
 
 # ---------------------------------------------------------------------------------------------- all-reduces, small ones
 def all_reduce_s(kernels: MeasuredKernels, gpus: int, size: Any) -> Any:
     """Return the seconds of an all-reduce of `size` bytes on `gpus` GPUs of one NVLink domain; 0 for one GPU."""
     if gpus == 1:
-        return 0.0 * np.asarray(size, float)
+        return 0.0 * size
     known = kernels.facts["all_reduce"]
     nearest = min(known, key=lambda name: abs(np.log(int(name) / gpus)))
     return units.us(log_interpolated(known[nearest], size))

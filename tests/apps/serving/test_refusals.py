@@ -33,7 +33,7 @@ CASES = [
         "serving.tp must divide the GPUs of a server and serving.prefill.ep, got 8.",
     ),
     ({"serving.experts": "trace"}, "serving.experts trace needs traffic.trace.path"),
-    ({"serving.formats.weights": "nvfp4"}, "needs a GPU of the Blackwell family, got H100-SXM."),
+    ({"serving.formats.weights": "nvfp4"}, "weights nvfp4 need a GPU of the Blackwell family, got H100-SXM."),
     ({"network.fabric": "twisted-torus", "serving.ep": 64}, "network.fabric twisted-torus needs"),
 ]
 
