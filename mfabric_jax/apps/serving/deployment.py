@@ -189,11 +189,10 @@ class Deployment:
         requests, each = both / self.checked, 1 / (1 + numbers.accepted)
         halves = of(both / 2, self.checked), of(both, self.checked)
         step = parts.step_seconds(model, wires, *halves, numbers.host_s, overlap=self.overlap)
-        # The drafting block (MTP) drafts one more token for every request; nothing is hidden.
-        draft = of(requests, 1.0)
-        drafted = self.case.serving.drafts.tokens * (
-            joining_s(model, requests) + draft.compute_s + draft.communication_s + draft.head_s
-        )
+        drafted = 0.0
+        if drafts := self.case.serving.drafts.tokens:  # a block drafts each token of all requests; nothing is hidden
+            draft = of(requests, 1.0)
+            drafted = drafts * (joining_s(model, requests) + draft.compute_s + draft.communication_s + draft.head_s)
         set_s, overlapped_s, serial_s = (
             (each_s + drafted) * each for each_s in (step.step_s, step.overlapped_s, step.serial_s)
         )

@@ -62,10 +62,12 @@ def test_settings_that_no_case_takes(changes, sentence):
 
 def test_a_gpu_whose_memory_is_not_known(tmp_path):
     file, facts = tmp_path / "mine.json", {"bf16_tflops": 1000, "nvlink_gigabytes_per_s": 450, "source": "a test"}
+    case = Case().with_(SERVED | {"gpu.name": str(file)})
     file.write_text(json.dumps({"name": "mine"} | facts))
-    served = deployment(Case().with_(SERVED | {"gpu.name": str(file)}))
-    for call in (lambda: served.most_requests(4096.0), lambda: served.decoding(served.numbers)):
-        assert "serving needs gpu.memory_gigabytes" in refused(call)
+    assert "serving needs gpu.memory_gigabytes_per_s" in refused(lambda: deployment(case))
+    file.write_text(json.dumps({"name": "mine", "memory_gigabytes_per_s": 3000} | facts))
+    served = deployment(case)
+    assert "serving needs gpu.memory_gigabytes," in refused(lambda: served.most_requests(4096.0))
 
 
 FILES = [
