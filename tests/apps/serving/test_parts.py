@@ -1,7 +1,11 @@
 """Serving of models with other parts than attention over all tokens and experts in FP8: worked out by hand."""
 
 import dataclasses
+import json
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from mfabric_jax.apps.serving import deployment
@@ -15,6 +19,9 @@ from mfabric_jax.apps.serving.layer_parts import (
     weight_bytes,
 )
 from mfabric_jax.case import Case
+from mfabric_jax.workload import get_gpu
+from mfabric_jax.workload.kernels import rates_of, table
+from mfabric_jax.workload.measured_kernels import ExpertWork, all_reduce_s, experts_s, measured_kernels, product_s
 from mfabric_jax.workload.mixers import GatedDelta, GroupedQuery, Latent, Mamba2, Mixed
 from mfabric_jax.workload.models import DEEPSEEK_V3, Architecture
 
@@ -130,3 +137,38 @@ def test_pools_have_the_formats_of_releases():
     assert model.formats == formats_of("nvfp4", model.kernels.gpu, latent=True, cache="bf16")
     assert model.formats == ("bf16", "nvfp4", "nvfp4", "bf16")
     assert deployed(OSS, serving__formats__weights="mxfp4").formats == ("bf16", "bf16", "mxfp4", "bf16")
+
+
+def test_a_table_of_ones_own_replaces_measured_kernels(tmp_path):
+    """H200 by the package's rates of training is what H200 would be unmeasured; half of its memory's rate is slower."""
+    own, usual = tmp_path / "own.json", table()["hopper"]
+    tables = {"package": usual, "slow": usual | {"memory": {"stream": [0.4, 0.4, 0.4]}}}
+    seconds = {"measured": float(attention_s(deployed(OSS), PassTokens(8.0, 65_536.0)))}
+    for name, rates in tables.items():
+        own.write_text(json.dumps({"hopper": rates}), encoding="utf-8")
+        model = deployed(OSS, compute__kernels__table=str(own))
+        assert model.kernels == measured_kernels(model.kernels.gpu, path=str(own))
+        seconds[name] = float(attention_s(model, PassTokens(8.0, 65_536.0)))
+    assert len(set(seconds.values())) == 3
+    assert seconds["slow"] > 1.5 * seconds["package"]
+
+
+@pytest.mark.parametrize(("gpu", "weights"), [("A100-80GB-SXM", "fp8"), ("MI300X", "fp8"), ("GB300-NVL72", "nvfp4")])
+def test_gpus_that_nobody_measured_take_the_estimate_of_training(gpu, weights):
+    """A100 has no FP8: its products run at the rate of bf16."""
+    model = deployed(DEEPSEEK_V3, gpu__name=gpu, serving__formats__weights=weights)
+    rates = rates_of(model.kernels.gpu)
+    many = 2 * 65_536 * 7168 * 16_384 / float(product_s(model.kernels, weights, 65_536, 7168, 16_384))
+    assert many == pytest.approx(rates.products["fp8"] * (2 if weights == "nvfp4" else 1), rel=0.1)
+    assert float(attention_s(model, PassTokens(8.0, 4096.0))) > 0
+
+
+def test_kernels_of_arrays_of_jax_are_those_of_numbers():
+    kernels = measured_kernels(get_gpu("H200-SXM"))
+    rows = np.array([1.0, 200.0, 5000.0])
+    for seconds in (
+        lambda some: product_s(kernels, "fp8", some, 7168, 2048),
+        lambda some: all_reduce_s(kernels, 8, 1000 * some),
+        lambda some: experts_s(kernels, "fp8", ExpertWork(4.0, some, 0.0, 7168, 2048)),
+    ):
+        assert np.asarray(jax.jit(seconds)(jnp.asarray(rows))) == pytest.approx(seconds(rows), rel=1e-6)
