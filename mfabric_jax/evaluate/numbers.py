@@ -15,7 +15,7 @@ from mfabric_jax.fabric.transport import Transport
 from mfabric_jax.support.array_module import Array, array_module
 from mfabric_jax.timing.iteration import FabricRates, rates_of
 from mfabric_jax.workload.compute import BlockSeconds
-from mfabric_jax.workload.kernels import BandwidthShares
+from mfabric_jax.workload.dispatch_kernels import BandwidthShares
 
 Numbers = Mapping[str, Any]
 NUMBERS = {  # path of a number in a case: its name here

@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 from mfabric_jax import units
 from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD, BlockSeconds, backward_of, block_seconds
+from mfabric_jax.workload.dispatch_kernels import IDEAL, USUAL_DISPATCHER, shares_of
 from mfabric_jax.workload.gpus import Gpu
-from mfabric_jax.workload.kernels import IDEAL, USUAL_DISPATCHER, kernel_seconds, rates_of, shares_of
+from mfabric_jax.workload.kernels import kernel_seconds, rates_of
 from mfabric_jax.workload.memory import step_bytes
 from mfabric_jax.workload.parallel import Workload
 from mfabric_jax.workload.recompute import recomputed_of

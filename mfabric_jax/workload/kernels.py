@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mfabric_jax import checks, units
+from mfabric_jax import checks
 from mfabric_jax.checks import InputError
 from mfabric_jax.support.text_files import cached_by_files, read_mapping
 from mfabric_jax.workload.compute import Backward, BackwardParts, BlockSeconds, iteration_flops
+from mfabric_jax.workload.dispatch_kernels import training_parts
 from mfabric_jax.workload.gpus import Gpu
 from mfabric_jax.workload.parallel import Workload
 from mfabric_jax.workload.recompute import recomputed_of
@@ -67,7 +68,8 @@ def table(path: str | None = None) -> dict[str, Any]:
         own = read_mapping(Path(path), "measured kernels")
         _check_table(repr(path), own)
         return {name: table()[name] for name in SHARED} | own
-    return tomllib.loads((resources.files("mfabric_jax.workload") / "kernels.toml").read_text(encoding="utf-8"))
+    own = tomllib.loads((resources.files("mfabric_jax.workload") / "kernels.toml").read_text(encoding="utf-8"))
+    return own | training_parts()
 
 
 NAMED = "gpus"  # key of the GPUs of a family; other parts have none
@@ -203,52 +205,6 @@ def achieved_by_kernels(workload: Workload, gpu: Gpu, precision: str, seconds: B
 def is_blackwell(gpu: Gpu) -> bool:
     """Return whether a GPU is of the Blackwell family, which multiplies in four bits."""
     return gpu.name in table()["blackwell"][NAMED]
-
-
-class BandwidthShares(NamedTuple):
-    """Achieved over nominal bandwidth of communication.
-
-    - `nic`, `nvlink`: in all-to-alls; `ring_nic`, `ring_nvlink`: in rings; `send`: of NICs in sends between stages.
-    - `counts_s`: seconds for which early ranks wait for the last one before a dispatch; dropless ones exchange sizes.
-    - `cores`: fraction of a GPU's cores that an all-to-all uses.
-    """
-
-    nic: float = 1.0
-    nvlink: float = 1.0
-    ring_nic: float = 1.0
-    ring_nvlink: float = 1.0
-    send: float = 1.0
-    counts_s: float = 0.0
-    cores: float = 0.0
-
-
-IDEAL = BandwidthShares()
-
-
-@cached_by_files(lambda servers, dispatcher, how="usual", path=None: (path,), maxsize=256)
-def shares_of(servers: int, dispatcher: str, how: str = "usual", path: str | None = None) -> BandwidthShares:
-    """Return the bandwidth shares of communication kernels in a group, interpolated over the logarithm of `servers`."""
-    if dispatcher == "ideal":
-        return IDEAL
-    every, column = table(path), HOW.index(how)
-    known = every["communication"]
-    family, rings = known[checks.one_of("dispatcher", dispatcher, DISPATCHERS)], known["rings"]
-    sizes = sorted((float(size), shares[column]) for size, shares in family["nic"].items())
-    lengths, shares = zip(*sizes, strict=True)
-    return BandwidthShares(
-        nic=float(np.interp(math.log2(max(servers, 1)), np.log2(lengths), shares)),
-        nvlink=family["nvlink"][column],
-        ring_nic=rings["nic"][column],
-        ring_nvlink=rings["nvlink"][column],
-        send=rings["send"][column],
-        counts_s=float(units.us(every["counts"]["us"][column])),
-        cores=family["cores"],
-    )
-
-
-DISPATCHERS = ("nccl", "deepep", "hybridep")
-ONCE_A_SERVER = ("deepep", "hybridep")  # dispatchers that send a token once to each server
-USUAL_DISPATCHER = {"per-expert": "nccl", "per-server": "deepep"}  # by `Workload.dispatch`
 
 
 class _Passes(NamedTuple):

@@ -22,8 +22,9 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.support.array_module import array_module
 from mfabric_jax.support.text_files import cached_by_files
+from mfabric_jax.workload.dispatch_kernels import shares_of
 from mfabric_jax.workload.gpus import Gpu
-from mfabric_jax.workload.kernels import KernelRates, is_blackwell, rates_of, shares_of, table
+from mfabric_jax.workload.kernels import KernelRates, is_blackwell, rates_of, table
 from mfabric_jax.workload.volume import ACTIVATION_BYTES
 
 ENGINES = ("trtllm", "sglang", "vllm")

@@ -9,7 +9,6 @@ import numpy as np
 from mfabric_jax import units
 from mfabric_jax.apps.serving import step as parts
 from mfabric_jax.apps.serving.expert_load import ExpertLoad, busiest_over_mean, place_experts, slots_of
-from mfabric_jax.apps.serving.families import Family, family
 from mfabric_jax.apps.serving.group import Crossing, ServingGroup, check_links, crossing_of, group_of, lanes_of
 from mfabric_jax.apps.serving.layer_parts import (
     ServedModel,
@@ -32,6 +31,7 @@ from mfabric_jax.traffic.generator import base_popularity, layer_shares, shares_
 from mfabric_jax.traffic.knobs import Knobs
 from mfabric_jax.traffic.recording import recorded_tokens
 from mfabric_jax.workload import Workload
+from mfabric_jax.workload.dispatch_kernels import Family, family
 from mfabric_jax.workload.measured_kernels import measured_kernels
 from mfabric_jax.workload.models import Architecture
 

@@ -11,7 +11,6 @@ Sources: DeepSeek-V3, arXiv 2412.19437; SGLang, lmsys.org of 2025-05-05.
 
 from typing import Any, NamedTuple, Protocol
 
-from mfabric_jax.apps.serving.families import Family, TransferKernel
 from mfabric_jax.apps.serving.group import Crossing
 from mfabric_jax.apps.serving.layer_parts import (
     PassTokens,
@@ -24,6 +23,7 @@ from mfabric_jax.apps.serving.layer_parts import (
     small_kernels_s,
 )
 from mfabric_jax.support.array_module import array_module
+from mfabric_jax.workload.dispatch_kernels import Family, TransferKernel
 from mfabric_jax.workload.volume import ACTIVATION_BYTES
 
 

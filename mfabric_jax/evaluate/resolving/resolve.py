@@ -45,7 +45,7 @@ from mfabric_jax.support.lazily import LazyModule
 from mfabric_jax.support.text_files import cached_by_files
 from mfabric_jax.workload import Gpu, Workload, get_gpu
 from mfabric_jax.workload.catalog import NamedModel, get_model
-from mfabric_jax.workload.kernels import USUAL_DISPATCHER, shares_of
+from mfabric_jax.workload.dispatch_kernels import USUAL_DISPATCHER, shares_of
 from mfabric_jax.workload.parallel import BYTES
 from mfabric_jax.workload.recompute import recomputed_of
 from mfabric_jax.workload.schedules import SCHEDULES, micro_batches_for

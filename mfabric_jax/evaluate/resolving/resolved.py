@@ -28,16 +28,9 @@ from mfabric_jax.traffic.knobs import WORKLOADS, Knobs
 from mfabric_jax.traffic.placement import SlotLayout
 from mfabric_jax.workload import Gpu, Workload, block_seconds
 from mfabric_jax.workload.compute import BlockSeconds, scale_seconds
+from mfabric_jax.workload.dispatch_kernels import IDEAL, BandwidthShares, shares_of
 from mfabric_jax.workload.gpus import DEFAULT_GPU
-from mfabric_jax.workload.kernels import (
-    IDEAL,
-    BandwidthShares,
-    achieved_by_kernels,
-    kernel_seconds,
-    rates_of,
-    shares_of,
-    table,
-)
+from mfabric_jax.workload.kernels import achieved_by_kernels, kernel_seconds, rates_of, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -17,8 +17,8 @@ from mfabric_jax.support.columns import TRUTH, Column, Columns
 from mfabric_jax.traffic.dispatch import even_bytes
 from mfabric_jax.units import to_gigabytes
 from mfabric_jax.workload import Workload, fullest_stage
+from mfabric_jax.workload.dispatch_kernels import ONCE_A_SERVER
 from mfabric_jax.workload.estimate import iteration_seconds
-from mfabric_jax.workload.kernels import ONCE_A_SERVER
 from mfabric_jax.workload.memory import HEADROOM, usable_bytes
 from mfabric_jax.workload.parallel import DEGREES
 from mfabric_jax.workload.set_ups import remedies, remedy_words, set_up_words

@@ -10,11 +10,11 @@ import numpy as np
 from mfabric_jax.apps.serving import deployment
 from mfabric_jax.apps.serving.deployment import GpuPool
 from mfabric_jax.apps.serving.expert_load import place_experts
-from mfabric_jax.apps.serving.families import Family, TransferKernel
 from mfabric_jax.apps.serving.group import crossing_of, group_of
 from mfabric_jax.apps.serving.layer_parts import ServedModel
 from mfabric_jax.case import Case
 from mfabric_jax.workload.catalog import get_model
+from mfabric_jax.workload.dispatch_kernels import Family, TransferKernel
 from tests.oracles import serving as plain
 
 # Of a GPU that was not measured, what usual kernels achieve of peaks: [products bf16, fp8, grouped bf16, fp8, scores of

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from mfabric_jax.apps.serving import deployment, family
-from mfabric_jax.apps.serving.families import package_families
 from mfabric_jax.case import Case
+from mfabric_jax.workload.dispatch_kernels import package_families
 from tests.mistakes import refused
 
 SERVED = {"model.name": "deepseek-v3", "network.fabric": "fat-tree", "gpu.name": "H100-SXM"}

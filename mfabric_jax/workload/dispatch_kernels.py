@@ -1,14 +1,24 @@
-"""Kernels of dispatch and combine by name (`families.toml`, with sources), or from a user's file."""
+"""Kernels of dispatch and combine (`dispatch_kernels.toml`, with sources).
+
+Serving takes a family by its name or from a user's file, with its latency. Training takes the achieved fractions of
+links' rates of a job's dispatcher, which a user's table of kernels may replace.
+"""
 
 import functools
+import math
 import tomllib
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mfabric_jax import units
+import numpy as np
+
+from mfabric_jax import checks, units
 from mfabric_jax.checks import InputError, fraction, not_negative, number, one_of, positive
-from mfabric_jax.support.text_files import read_mapping
+from mfabric_jax.support.lazily import LazyModule
+from mfabric_jax.support.text_files import cached_by_files, read_mapping
+
+kernels: Any = LazyModule("mfabric_jax.workload.kernels")  # which reads this module, too
 
 WIRE = {  # bytes of an element and of its scales, by format
     "bf16": 2.0,
@@ -44,7 +54,7 @@ class TransferKernel(NamedTuple):
 
 
 class Family(NamedTuple):
-    """Kernels of dispatch and combine that belong together. `families.toml` explains the fields."""
+    """Kernels of dispatch and combine that belong together. `dispatch_kernels.toml` explains the fields."""
 
     name: str
     copies: str
@@ -65,19 +75,30 @@ UNITS = {"alpha_us": "alpha_s", "peer_us": "peer_s", "beyond_us": "beyond_s", "f
 OF_MESSAGES = {"nic_message_ns": "nic_message_s", "nvlink_message_ns": "nvlink_message_s"}
 
 
+OF_TRAINING = ("rings", "counts")  # tables of training alone
+LEFT_OUT = ("like", "training")  # parts of a family's table that are no fields of its kernels
+
+
+@functools.cache
+def _tables() -> dict[str, Any]:
+    text = (resources.files("mfabric_jax.workload") / "dispatch_kernels.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
 @functools.cache
 def package_families() -> dict[str, Family]:
     """Return the package's families by name."""
-    text = (resources.files("mfabric_jax.apps.serving") / "families.toml").read_text(encoding="utf-8")
-    tables, families = tomllib.loads(text), {}
+    tables, families = _tables(), {}
     for name, table in tables.items():
-        below = tables.get(table.get("like", ""), {})
-        families[name] = _family(name, below | {key: value for key, value in table.items() if key != "like"})
+        if name not in OF_TRAINING:
+            below = tables.get(table.get("like", ""), {})
+            own = {key: value for key, value in (below | table).items() if key not in LEFT_OUT}
+            families[name] = _family(name, own)
     return families
 
 
 def family(name: str) -> Family:
-    """Return a family of kernels by name, or from a .toml or .json file with the fields of `families.toml`."""
+    """Return a family of kernels by name, or from a .toml or .json file with the fields of `dispatch_kernels.toml`."""
     if not name.endswith((".toml", ".json")):
         return package_families()[one_of("serving.kernels", name, [*package_families(), "FILE.toml or FILE.json"])]
     try:
@@ -129,3 +150,58 @@ def _below_one(field: str, value: float) -> float:
     if not 0 <= value < 1:
         raise InputError(f"{field} must be a fraction of a GPU's cores, at least 0 and below 1, got {value:g}.")
     return value
+
+
+# ------------------------------------------------------------------------------------------------------------- training
+def training_parts() -> dict[str, Any]:
+    """Return the parts `counts` and `communication` of a table of kernels, as the package has them."""
+    tables = _tables()
+    each = [table["training"] for table in tables.values() if "training" in table]
+    shares = {own["dispatcher"]: {name: own[name] for name in ("nvlink", "nic", "cores")} for own in each}
+    return {"counts": tables["counts"], "communication": {"rings": tables["rings"]} | shares}
+
+
+class BandwidthShares(NamedTuple):
+    """Achieved over nominal bandwidth of communication.
+
+    - `nic`, `nvlink`: in all-to-alls; `ring_nic`, `ring_nvlink`: in rings; `send`: of NICs in sends between stages.
+    - `counts_s`: seconds for which early ranks wait for the last one before a dispatch; dropless ones exchange sizes.
+    - `cores`: fraction of a GPU's cores that an all-to-all uses.
+    """
+
+    nic: float = 1.0
+    nvlink: float = 1.0
+    ring_nic: float = 1.0
+    ring_nvlink: float = 1.0
+    send: float = 1.0
+    counts_s: float = 0.0
+    cores: float = 0.0
+
+
+IDEAL = BandwidthShares()
+
+
+@cached_by_files(lambda servers, dispatcher, how="usual", path=None: (path,), maxsize=256)
+def shares_of(servers: int, dispatcher: str, how: str = "usual", path: str | None = None) -> BandwidthShares:
+    """Return the bandwidth shares of communication kernels in a group, interpolated over the logarithm of `servers`."""
+    if dispatcher == "ideal":
+        return IDEAL
+    every, column = kernels.table(path), kernels.HOW.index(how)
+    known = every["communication"]
+    family, rings = known[checks.one_of("dispatcher", dispatcher, DISPATCHERS)], known["rings"]
+    sizes = sorted((float(size), shares[column]) for size, shares in family["nic"].items())
+    lengths, shares = zip(*sizes, strict=True)
+    return BandwidthShares(
+        nic=float(np.interp(math.log2(max(servers, 1)), np.log2(lengths), shares)),
+        nvlink=family["nvlink"][column],
+        ring_nic=rings["nic"][column],
+        ring_nvlink=rings["nvlink"][column],
+        send=rings["send"][column],
+        counts_s=float(units.us(every["counts"]["us"][column])),
+        cores=family["cores"],
+    )
+
+
+DISPATCHERS = ("nccl", "deepep", "hybridep")
+ONCE_A_SERVER = ("deepep", "hybridep")  # dispatchers that send a token once to each server
+USUAL_DISPATCHER = {"per-expert": "nccl", "per-server": "deepep"}  # by `Workload.dispatch`
