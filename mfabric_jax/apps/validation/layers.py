@@ -76,7 +76,7 @@ def _sent_s(facts: Mapping[str, Any], job: Workload, gpu: Any, dispatcher: str) 
 
 
 def reached(facts: Mapping[str, Any]) -> float:
-    """Return the mean number of GPUs that hold an expert of a token: in `top_groups` groups, one a GPU, where stated."""
+    """Return the mean number of GPUs with an expert of a token; in `top_groups` groups, one a GPU, where stated."""
     groups = facts.get("top_groups", GPUS)
     each = facts["experts"] // GPUS
     some = groups * each
