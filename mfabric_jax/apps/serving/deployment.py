@@ -172,8 +172,8 @@ class Deployment:
         return dataclasses.replace(pool.model, kernels=kernels)
 
     @property
-    def checked(self) -> int:
-        """Tokens of a request in a step: the next one and drafted ones."""
+    def queries(self) -> int:
+        """Tokens of a request in a step: its next one and the drafted ones."""
         return 1 + self.case.serving.drafts.tokens
 
     def decoding(self, numbers: StepInputs, how: str = "usual") -> Decoding:
@@ -186,8 +186,8 @@ class Deployment:
             attention = parts.decoding_attention_s(model, wires, some, numbers.context, queries)
             return parts.layers_s(model, wires, some, attention)
 
-        requests, each = both / self.checked, 1 / (1 + numbers.accepted)
-        halves = of(both / 2, self.checked), of(both, self.checked)
+        requests, each = both / self.queries, 1 / (1 + numbers.accepted)
+        halves = of(both / 2, self.queries), of(both, self.queries)
         step = parts.step_seconds(model, wires, *halves, numbers.host_s, overlap=self.overlap)
         drafted = 0.0
         if drafts := self.case.serving.drafts.tokens:  # a block drafts each token of all requests; nothing is hidden
@@ -214,7 +214,7 @@ class Deployment:
 
     def batch_of(self, requests: Any) -> Any:
         """Return the tokens of a GPU in one micro-batch if it has `requests` requests."""
-        return requests * self.checked / (2 if self.overlap else 1)
+        return requests * self.queries / (2 if self.overlap else 1)
 
     def slowest(self, decoding: Decoding) -> str:
         """Return the part of a step that limits it.

@@ -109,7 +109,7 @@ class Split(Deployment):
         out_s = wires.call_s(tokens, combine=False)
         back_s = wires._replace(crossing=self.back).call_s(tokens, combine=True)
         slowed = functools.partial(_computation_s, sent_s=out_s + back_s, cores=wires.family.cores)
-        own = parts.decoding_attention_s(model, wires, tokens, numbers.context, queries or self.checked)
+        own = parts.decoding_attention_s(model, wires, tokens, numbers.context, queries or self.queries)
         own = own + parts.beside_s(model, tokens)
         return Stages(slowed(own), out_s, slowed(routed_s(model, experts * at_experts) + shared), back_s)
 
@@ -142,7 +142,7 @@ class Split(Deployment):
         tokens = array_module(*numbers).asarray(numbers.batch, float)
         stages = self.stages(numbers, tokens, how)
         count, moe = self.micro_batches(self.stages(numbers, tokens)), len(model.architecture.moe_blocks)
-        attention = parts.decoding_attention_s(model, wires, tokens, numbers.context, self.checked)
+        attention = parts.decoding_attention_s(model, wires, tokens, numbers.context, self.queries)
         dense = attention + small_kernels_s(model, tokens) + ffn_s(model, tokens, model.architecture.dense_hidden)
         head = head_s(model, tokens)
         outside_moe_s = count * (model.dense_layers * dense + head) + numbers.host_s
