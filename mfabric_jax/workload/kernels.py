@@ -177,7 +177,7 @@ def states(path: str | None, gpu: Gpu) -> bool:
 
 def is_blackwell(gpu: Gpu) -> bool:
     """Return whether a GPU is of the Blackwell family, which multiplies in four bits."""
-    return gpu.name in table()["blackwell"][NAMED]
+    return gpu.name in table()["training"]["blackwell"][NAMED]
 
 
 class BandwidthShares(NamedTuple):

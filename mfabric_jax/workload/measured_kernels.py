@@ -137,9 +137,8 @@ def _estimated_facts(gpu: Gpu, how: str, path: str | None = None) -> dict[str, A
     achieved fraction of FP8."""
     rates, launch_us = rates_of(gpu, how, path), float(table(path)["launch"]["us"])
     bw = 1.0 if gpu.memory_Bps is None else rates.memory_Bps / gpu.memory_Bps
-    numbers = ("bf16", "fp8") if gpu.fp8_flops else ("bf16",)
     share, grouped = (
-        {name: known[name] / (FORMATS[name].rate * gpu.bf16_flops) for name in numbers}
+        {name: rate / (FORMATS[name].rate * gpu.bf16_flops) for name, rate in known.items()}
         for known in (rates.products, rates.grouped)
     )
     if is_blackwell(gpu):
@@ -202,14 +201,17 @@ def _estimated_collectives(gpu: Gpu, how: str, path: str | None) -> dict[str, An
 
 def _estimated_decode(gpu: Gpu, rates: KernelRates, launch_us: float) -> dict[str, Any]:
     """Kernels of attention in decoding. Latent attention reads its cache, or takes its FLOPs at the rate of scores."""
-    known: dict[str, Any] = {}
-    for name in ("gqa", *map(str, HEADS)):
-        flops = LATENT_FLOPS * int(name) if name != "gqa" else 0.0  # for every cached element
-        least_s = flops / rates.scores(LENGTHS[-2], LATENT_WIDTH, backward=False)
+    bw = 1.0 if gpu.memory_Bps is None else rates.memory_Bps / gpu.memory_Bps
+    known: dict[str, Any] = {
+        "gqa": {cache: {"floor_us": launch_us, "bw": bw, "ns_a_context_token": 0.0} for cache in CACHE}
+    }
+    for heads in HEADS:
+        least_s = LATENT_FLOPS * heads / rates.scores(LENGTHS[-2], LATENT_WIDTH, backward=False)  # a cached element
+        name = str(heads)
         known[name] = {
             cache: {
                 "floor_us": launch_us,
-                "bw": size / max(size / rates.memory_Bps, least_s) / gpu.memory_Bps,  # type: ignore[operator]
+                "bw": 1.0 if gpu.memory_Bps is None else min(bw, size / (least_s * gpu.memory_Bps)),
                 "ns_a_context_token": 0.0,
             }
             for cache, size in CACHE.items()

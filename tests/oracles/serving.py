@@ -194,15 +194,16 @@ FORMATS = {"bf16": (1, 2, 2, 0), "fp8": (2, 1, 1, 3)}
 
 
 def product_s(gpu, number, rows, inner, outer):
-    """Floor, then FLOPs (of whole waves of tiles of 128 x 128) and bytes with a soft knee, then the cast."""
+    """Floor, then FLOPs (of whole waves of tiles of 128 x 128) and bytes read with a soft knee, outputs, the cast."""
     (peak, weight, activation, cast), fit = FORMATS[number], gpu["products"][number]
     tiles = math.ceil(rows / 128) * math.ceil(outer / 128)
     waves = math.ceil(tiles / gpu["sms"]) * gpu["sms"] / tiles
     flops_s = 2 * rows * inner * outer / (peak * gpu["flops"] * fit["rate"]) * waves ** fit["wave"]
-    read = inner * outer * weight + rows * inner * activation + rows * outer * 2
+    read = inner * outer * weight + rows * inner * activation
     bytes_s = read / (gpu["memory"] * fit["bw"])
     knee = (flops_s ** fit["p"] + bytes_s ** fit["p"]) ** (1 / fit["p"])
-    return fit["floor_us"] * 1e-6 + knee + cast * rows * inner / (gpu["memory"] * fit["cast"])
+    beside = 2 * rows * outer / fit["out"] + cast * rows * inner / fit["cast"]
+    return fit["floor_us"] * 1e-6 + knee + beside / gpu["memory"]
 
 
 def small_s(gpu, count, size):

@@ -224,7 +224,7 @@ def test_kernels_of_training_stand_beside_those_of_serving():
 
 
 def test_a_table_of_ones_own_needs_only_its_own_gpus(tmp_path):
-    (tmp_path / "mine.json").write_text(json.dumps({"hopper": table()["hopper"]}))
+    (tmp_path / "mine.json").write_text(json.dumps({"ampere": table()["ampere"]}))
     mine = table(str(tmp_path / "mine.json"))
     assert {name: mine[name] for name in SHARED} == {name: table()[name] for name in SHARED}
     assert rates_of(H100, path=str(tmp_path / "mine.json")) == rates_of(H100)

@@ -17,6 +17,7 @@ from mfabric_jax.apps.serving.layer_parts import (
     has_latents,
     joining_s,
     request_bytes,
+    served_kernels,
     state_bytes,
     table_of,
     weight_bytes,
@@ -32,7 +33,6 @@ from mfabric_jax.traffic.knobs import Knobs
 from mfabric_jax.traffic.recording import recorded_tokens
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.dispatch_kernels import Family, family
-from mfabric_jax.workload.measured_kernels import measured_kernels
 from mfabric_jax.workload.models import Architecture
 
 PASS = 8192  # tokens of a prefill micro-batch, unless stated
@@ -168,7 +168,7 @@ class Deployment:
         """Return the model of a pool with slow, usual or fast kernels."""
         if how == "usual":
             return pool.model
-        kernels = measured_kernels(pool.group.gpu, how=how, path=table_of(self.case))
+        kernels = served_kernels(pool.group.gpu, how=how, path=table_of(self.case))
         return dataclasses.replace(pool.model, kernels=kernels)
 
     @property
@@ -409,7 +409,7 @@ def pool_of(
     """Return a pool with the kernels and number formats of a case."""
     facts, formats, drafting = model_of(case).architecture, case.serving.formats, case.serving.drafts.tokens > 0
     served = formats_of(formats.weights, group.gpu, latent=has_latents(facts), cache=formats.cache)
-    kernels = measured_kernels(group.gpu, path=table_of(case))
+    kernels = served_kernels(group.gpu, path=table_of(case))
     model = ServedModel(facts, kernels, served, load, case.serving.tp, drafting=drafting)
     return GpuPool(model, group, sending, crossing, formats.dispatch, formats.combine, taken)
 

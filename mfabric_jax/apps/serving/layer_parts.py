@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mfabric_jax import units
 from mfabric_jax.apps.serving.expert_load import SURE, ExpertLoad
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError, one_of
@@ -20,12 +19,15 @@ from mfabric_jax.workload.gpus import Gpu
 from mfabric_jax.workload.kernels import is_blackwell
 from mfabric_jax.workload.measured_kernels import (
     CACHE,
+    FASTEST,
     FORMATS,
     ExpertWork,
     MeasuredKernels,
     all_reduce_s,
     decode_s,
     experts_s,
+    latent_s,
+    measured_kernels,
     pointwise_s,
     product_s,
     prompt_attention_s,
@@ -76,6 +78,14 @@ def formats_of(weights: str, gpu: Gpu, *, latent: bool = False, cache: str | Non
     if weights == "nvfp4" and not blackwell:
         raise InputError(f"weights nvfp4 need a GPU of the Blackwell family, got {gpu.name}.")
     return formats if cache is None else formats._replace(cache=cache)
+
+
+def served_kernels(gpu: Gpu, engine: str = FASTEST, how: str = "usual", path: str | None = None) -> MeasuredKernels:
+    """Return the kernels of a GPU that serves (`measured_kernels`). Raise `InputError` if its memory's bandwidth is not
+    known."""
+    if gpu.memory_Bps is None:
+        raise InputError(f"serving needs gpu.memory_gigabytes_per_s, which is not known for {gpu.name}.")
+    return measured_kernels(gpu, engine, how, path)
 
 
 def table_of(case: Case) -> str | None:
@@ -161,8 +171,7 @@ def _projections_s(model: ServedModel, kind: Any, tokens: PassTokens, small: flo
     if kind.whole_norm:
         total = total + all_reduce_s(kernels, model.tp, every * SQUARES)
     if kind.whole_cache:
-        latent = kernels.facts["latent"]
-        return total + units.us(latent["floor_us"]) + units.ns(latent["ns_a_token"]) * every
+        return total + latent_s(kernels, every)
     return total + pointwise_s(kernels, small, ACTIVATION_BYTES * every * kind.pointwise_elements() / model.tp)
 
 

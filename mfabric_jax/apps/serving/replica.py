@@ -27,11 +27,12 @@ from mfabric_jax.apps.serving.layer_parts import (
     head_s,
     routed_s,
     router_s,
+    served_kernels,
 )
 from mfabric_jax.checks import Misfit, whole
 from mfabric_jax.traffic.generator import layer_shares
 from mfabric_jax.workload.gpus import Gpu
-from mfabric_jax.workload.measured_kernels import FASTEST, all_reduce_s, measured_kernels, pointwise_s
+from mfabric_jax.workload.measured_kernels import FASTEST, all_reduce_s, pointwise_s
 from mfabric_jax.workload.models import Architecture
 from mfabric_jax.workload.volume import ACTIVATION_BYTES
 
@@ -103,7 +104,7 @@ def replica(
     cache = cache or (HABITS[engine].latent_cache if latent else None)
     return ServedReplica(
         architecture,
-        measured_kernels(gpu, engine, path=table),
+        served_kernels(gpu, engine, path=table),
         formats_of(weights, gpu, latent=latent, cache=cache),
         _load(architecture, expert_gpus, measured_experts),
         gpus,
