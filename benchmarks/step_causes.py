@@ -53,16 +53,12 @@ def without(training: MeasuredTraining, cause: str, folder: Path) -> float | Non
 
 
 def _table(which: Any, folder: Path) -> Path:
-    own = which
-    if which == "beside":
-        families = table()["communication"]
-        own = {
-            "communication": {
-                name: dict(one) | ({"beside": 1.0} if "beside" in one else {}) for name, one in families.items()
-            }
-        }
-    file = folder / f"{len(json.dumps(own))}.json"
-    file.write_text(json.dumps(own))
+    """The file of a user's table of kernels that only leaves the cause out; "as it is" changes nothing."""
+    families = {name: dict(family) for name, family in table()["communication"].items()}
+    alone = {name: family | ({"beside": 1.0} if "beside" in family else {}) for name, family in families.items()}
+    named = {"beside": {"communication": alone}, "as it is": {"communication": families}}
+    file = folder / f"{abs(hash(str(which)))}.json"
+    file.write_text(json.dumps(named[which] if isinstance(which, str) else which))
     return file
 
 

@@ -454,7 +454,7 @@ def deepep_s(kernels: MeasuredKernels, mode: str, what: str, nodes: int, tokens:
     if nodes > 1 and set(by_nodes) == {"1"}:
         raise InputError(f"nodes must be 1 for DeepEP on {kernels.gpu.name}, got {nodes}: no other was measured.")
     near = "1" if nodes == 1 else _nearest({name: 0 for name in by_nodes if name != "1"}, nodes)
-    alike = np.asarray(tokens, float) * token_bytes / DEEPEP_BYTES[what]
+    alike = tokens * (token_bytes / DEEPEP_BYTES[what])
     waits = known.get(f"{what}_notify", {}).get(near)
     wait_us = _at_size(kernels, waits, alike) if waits else 0.0
     return units.us(_at_size(kernels, by_nodes[near], alike) + wait_us)

@@ -22,7 +22,7 @@ from mfabric_jax.apps.serving.layer_parts import (
     table_of,
     weight_bytes,
 )
-from mfabric_jax.apps.serving.step import StepSeconds, Wires
+from mfabric_jax.apps.serving.step import MEASURED_MODES, StepSeconds, Wires
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.evaluate.resolving.resolve import model_of
@@ -33,6 +33,7 @@ from mfabric_jax.traffic.knobs import Knobs
 from mfabric_jax.traffic.recording import recorded_tokens
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.dispatch_kernels import Family, family
+from mfabric_jax.workload.measured_kernels import MeasuredKernels
 from mfabric_jax.workload.models import Architecture
 
 PASS = 8192  # tokens of a prefill micro-batch, unless stated
@@ -101,7 +102,14 @@ class GpuPool:
         )
         beyond = self.group.domains > 1
         speeds = units.gbps(nic_gbps), self.group.inside_Bps(nic_gbps)
-        return Wires(self.family, self.crossing, self.group.shape.gpus, beyond, *sizes, *speeds)
+        return Wires(self.family, self.crossing, self.group.shape.gpus, beyond, *sizes, *speeds, self._measured_calls())
+
+    def _measured_calls(self) -> MeasuredKernels | None:
+        """The kernels of the GPU, if calls of this family inside one server were measured on it."""
+        mode, kernels = MEASURED_MODES.get(self.family.name), self.model.kernels
+        of_nvlink = self.group.inside_Bps(1.0) == kernels.gpu.nvlink
+        inside = of_nvlink and self.crossing.between == 0 and self.group.shape.gpus > 1
+        return kernels if inside and mode in kernels.facts.get("deepep", {}) else None
 
     def uneven(self) -> tuple[float, float]:
         """Return the busiest GPU's load over the mean, averaged over layers: as placed, and with experts in order."""

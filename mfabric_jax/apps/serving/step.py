@@ -9,6 +9,7 @@ micro-batches run as one, and communication follows computation.
 Sources: DeepSeek-V3, arXiv 2412.19437; SGLang, lmsys.org of 2025-05-05.
 """
 
+from math import comb
 from typing import Any, NamedTuple, Protocol
 
 from mfabric_jax.apps.serving.group import Crossing
@@ -24,7 +25,14 @@ from mfabric_jax.apps.serving.layer_parts import (
 )
 from mfabric_jax.support.array_module import array_module
 from mfabric_jax.workload.dispatch_kernels import Family, TransferKernel
+from mfabric_jax.workload.measured_kernels import MeasuredKernels, deepep_s
 from mfabric_jax.workload.volume import ACTIVATION_BYTES
+
+# Modes of families whose calls inside a server were measured by tokens.
+MEASURED_MODES = {"deepep-normal": "normal", "deepep-low-latency": "ll"}
+# Copies of a token that left a GPU when they were measured, 8 of 256 experts on 8 GPUs: one for each expert, or for
+# each of the GPUs that hold one.
+MEASURED_COPIES = {"expert": 8 * 7 / 8, "server": 8 * (1 - comb(224, 8) / comb(256, 8)) * 7 / 8}
 
 
 # ------------------------------------------------------------------------------------------------------- communication
@@ -33,6 +41,7 @@ class Wires(NamedTuple):
 
     - `crossing`: how copies of tokens cross the group; `beyond`: whether the group spans several domains.
     - `dispatched`, `combined`: bytes of one copy; `nic_Bps`, `inside_Bps`: bandwidths of a GPU.
+    - `measured`: kernels of a GPU whose calls inside one server were measured by tokens; None: the family's rates.
     """
 
     family: Family
@@ -43,11 +52,20 @@ class Wires(NamedTuple):
     combined: float
     nic_Bps: Any
     inside_Bps: Any
+    measured: MeasuredKernels | None = None
 
     def call_s(self, tokens: Any, *, combine: bool):
         """Return the seconds of one dispatch or combine for `tokens` of every GPU."""
+        if self.measured is not None:
+            return self._measured_s(self.measured, tokens, combine=combine)
         kernel, size = (self.family.combine, self.combined) if combine else (self.family.dispatch, self.dispatched)
         return self.latency_s(kernel, tokens) + self.bytes_s(kernel, size, tokens)
+
+    def _measured_s(self, kernels: MeasuredKernels, tokens: Any, *, combine: bool):
+        """Seconds of a call inside one server, as measured, at as many copies as these tokens have."""
+        what, size = ("combine", self.combined) if combine else ("dispatch", self.dispatched - self.family.header_bytes)
+        alike = tokens * self.crossing.inside / MEASURED_COPIES[self.family.copies]
+        return deepep_s(kernels, MEASURED_MODES[self.family.name], what, 1, alike, size)
 
     def latency_s(self, kernel: TransferKernel, tokens: Any):
         """Return the seconds of latency, increased if latency plus bytes are below the kernel's floor; 0 for a single
