@@ -522,7 +522,7 @@ class RunSettings(SettingsGroup, frozen=True):
     draws: Annotated[
         Count,
         doc(
-            "Draws of the traffic, with consecutive seeds; their spread is part of the band of an iteration's time.",
+            "Draws of the traffic, with consecutive seeds; their spread is part of how sure a ratio of two designs is.",
             flag="--draws",
         ),
     ] = 2

@@ -264,8 +264,8 @@ _BY_SOURCE = (
 )
 _OF_STEPS = (
     f"Seconds of a step, with its band: {HELD}.\n"
-    "Error: predicted over measured - 1; nothing is fitted to a step. Assumed: a network without oversubscription,\n"
-    "evenly routed tokens. Sources and notes are columns of --out."
+    "Error: predicted over measured - 1; nothing is fitted to a step. Assumed: a network without\n"
+    "oversubscription, evenly routed tokens. Sources and notes are columns of --out."
 )
 
 
@@ -281,14 +281,15 @@ def _source_words(sources: Rows) -> Iterator[str]:
     if not sources:
         return
     *_, whole, alike = sources
-    yield (
+    held = (
         f"Left out: inside bands made without the step's source. They hold {percent(whole['left_out'])} of the "
         f"measured steps ({percent(alike['left_out'])} with sources weighted alike)."
     )
-    yield (
+    fitted = (
         f"Mean |error|: as predicted {percent(whole['mean_error'])}; calibrated (compute.calibration measured), each "
-        f"source left out: {percent(whole['calibrated'])}."
+        f"source left out: mean {percent(whole['calibrated'])}."
     )
+    yield from (fill(sentence, on_screen(WIDTH)) for sentence in (held, fitted))
 
 
 _CALLS = (

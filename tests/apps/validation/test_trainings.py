@@ -104,7 +104,7 @@ def test_a_prediction_stands_beside_its_measurement():
     assert "megatron-1440" in said
     assert f"{measured['error']:.1%}" in said
     assert "8 of 10 measured training steps lie within, each source weighted alike." in said
-    assert "each source left out: " in " ".join(said.split())
+    assert "each source left out: mean " in " ".join(said.split())
 
 
 def memory(name, changes=None):
