@@ -370,6 +370,6 @@ def test_a_plain_question_loads_what_it_uses_alone(tmp_path):
     counts = re.findall(r"(\d+) modules loaded, (\d+) of the core; (\d+) functions run, (\d+) of the core", done.stdout)
     modules, of_core, functions, in_core = map(int, counts[0])
     assert modules <= 150
-    assert of_core <= 110
+    assert of_core <= 111
     assert functions <= 590  # those of the progress line, too, where a machine is slow
     assert in_core <= 450

@@ -14,11 +14,12 @@ from mfabric_jax.commands import shared
 READS = (
     *("model.", "gpu.", "network.", "serving.", "traffic.source", "traffic.trace.", "traffic.generated.skew"),
     *("circuits.policy", "circuits.routing", "circuits.ocs", "run.seed", "run.dtype"),
+    "compute.kernels.table",
 )
 UNREAD = {"gpu.nvswitches": ""}
 BY_REPLICAS = (
     *("model.", "gpu.", "run.dtype", "serving.replica.", "serving.tp", "serving.context", "serving.prompt"),
-    *("serving.answer", "serving.formats.weights", "serving.reserved_gigabytes"),
+    *("serving.answer", "serving.formats.weights", "serving.reserved_gigabytes", "compute.kernels.table"),
 )
 UNREAD_BY_REPLICAS = {
     **{"serving.tpot_ms": "", "gpu.nvswitches": ""},

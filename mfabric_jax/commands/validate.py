@@ -1,4 +1,4 @@
-"""`mfabric validate packet`, `training` and `serving`: predictions and measurements compared."""
+"""`mfabric validate packet`, `training`, `layers` and `serving`: predictions and measurements compared."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -17,15 +17,20 @@ class Options(shared.RowOptions, shared.OnDevice):
     packet: packet-level runs, predicted by exact max-min fluid completion at the line rate without headers, and by the
     same corrected for the run's transport. Neither models queues or losses.
     training: steps of trainings on real clusters, which the package contains with their sources.
+    layers: single MoE layers, forward and backward, also from the package.
     serving: dispatch and combine kernels, decoding steps and prefill passes, also from the package; or, with --rows,
     rows of served models from a file of your own.
     """
 
     what: Annotated[
-        Literal["packet", "training", "serving"],
-        Positional("packet|training|serving", "a subcommand first; allowed: packet, training, serving", "validation"),
+        Literal["packet", "training", "layers", "serving"],
+        Positional(
+            "packet|training|layers|serving",
+            "a subcommand first; allowed: packet, training, layers, serving",
+            "validation",
+        ),
     ]
-    """packet: packet-level runs; training: training steps; serving: inference."""
+    """packet: packet-level runs; training: training steps; layers: single MoE layers; serving: inference."""
     names: Annotated[tuple[str, ...], Positional("ROW")] = ()
     """Rows of `training` or `serving` (default: all); for `serving`, a benchmark's name selects all of its rows."""
     rows: str | None = None
@@ -57,7 +62,13 @@ def run(options: Options) -> None:
         raise InputError(f"--rows is a file of served models, for validate serving alone; leave out {beside}.")
     if options.what != "packet":
         check_unread(options, ("transport", "dtype"), "validate packet")
-        kinds = {"training": _trainings, "serving": _servings if options.rows is None else _predict_served}
+        if options.what == "layers" and options.names:
+            raise InputError(f"rows apply only to validate training and serving; leave out {options.names[0]!r}.")
+        kinds = {
+            "training": _trainings,
+            "layers": _layers,
+            "serving": _servings if options.rows is None else _predict_served,
+        }
         return kinds[options.what](options)
     if options.runs is None:
         raise InputError("validate packet needs --runs, a folder of packet-level runs.")
@@ -115,6 +126,19 @@ def _trainings(options: Options) -> None:
         path = Path(options.picture)
         shared.tell(figures.steps(rows, path))
         shared.tell(figures.memory(rows, path.with_stem(f"{path.stem}-memory")))
+
+
+def _layers(options: Options) -> None:
+    shared.check_outputs(options.out)
+    from mfabric_jax.apps.validation.layers import layer_rows
+    from mfabric_jax.evaluate.rows.results import provenance
+    from mfabric_jax.report.tables import layers as table
+
+    rows = list(layer_rows())
+    shared.write(
+        rows, options.out, {"command": "validate layers"} | provenance("float64"), options.columns("validate layers")
+    )
+    print(table(rows))
 
 
 def _servings(options: Options) -> None:

@@ -34,7 +34,10 @@ NUMBERS = {  # path of a number in a case: its name here
 PATHS = {name: path for path, name in NUMBERS.items()}
 TRADED_OFF = ("nic_gbps", "goodput", "delay_s", "each_s", "reactivation_s", "efficiency", "nvlink_gigabytes_per_s")
 WHOLE = ("sample", "optical_degree")  # integers
-DEGREES = ("optical_degree", "electrical_nics")  # fields of a region that a case's number may set
+DEGREES = (
+    "optical_degree",
+    "electrical_nics",
+)  # fields of a region that a case's number may set
 
 
 class NetworkOf(eqx.Module):

@@ -35,6 +35,7 @@ KINDS: Mapping[str, Columns] = ByName(
         "traces study predictors": "apps.recordings.columns:PREDICTORS",
         "validate packet": "apps.validation.columns:PACKET",
         "validate training": "apps.validation.columns:TRAINING",
+        "validate layers": "apps.validation.columns:LAYERS",
         "validate serving": "apps.validation.columns:SERVING",
         "validate serving --rows": "apps.serving.columns:SERVED_ROWS",
         "reproduce": "report.kinds:REPRODUCE",

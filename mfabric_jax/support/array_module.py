@@ -5,12 +5,14 @@ from typing import Any
 
 import numpy as np
 
+_PLAIN = (float, int, np.ndarray, np.generic)
 Array = Any  # NumPy's or JAX's; type checkers know no common type
 
 
 def array_module(*values: Any) -> Any:
     """Return `jax.numpy` if a leaf of the values is a JAX array (or traced), else `numpy`."""
-    if (jax := sys.modules.get("jax")) is None:  # before JAX is loaded, no value can be JAX's
+    jax = sys.modules.get("jax")  # before JAX is loaded, no value can be JAX's
+    if jax is None or all(isinstance(value, _PLAIN) for value in values):
         return np
     return jax.numpy if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(values)) else np
 

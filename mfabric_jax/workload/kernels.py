@@ -12,6 +12,7 @@ import numpy as np
 from mfabric_jax import checks, units
 from mfabric_jax.checks import InputError
 from mfabric_jax.support.text_files import cached_by_files, read_mapping
+from mfabric_jax.workload.dispatch_kernels import training_parts
 from mfabric_jax.workload.gpus import Gpu
 
 HOW = ("slow", "usual", "fast")  # low, typical and high figures of the table
@@ -53,7 +54,8 @@ def table(path: str | None = None) -> dict[str, Any]:
         own = read_mapping(Path(path), "measured kernels")
         _check_table(repr(path), own)
         return {name: table()[name] for name in SHARED} | own
-    return tomllib.loads((resources.files("mfabric_jax.workload") / "kernels.toml").read_text(encoding="utf-8"))
+    own = tomllib.loads((resources.files("mfabric_jax.workload") / "kernels.toml").read_text(encoding="utf-8"))
+    return own | training_parts()
 
 
 NAMED = "gpus"  # key of the GPUs of a family; other parts have none

@@ -24,8 +24,10 @@ import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.support.array_module import array_module
+from mfabric_jax.support.text_files import cached_by_files
 from mfabric_jax.workload.gpus import GPUS, Gpu
-from mfabric_jax.workload.kernels import HOW, rates_of, shares_of, states, table
+from mfabric_jax.workload.kernels import HOW, KernelRates, is_blackwell, rates_of, shares_of, states, table
 from mfabric_jax.workload.volume import ACTIVATION_BYTES
 
 ENGINES = ("trtllm", "sglang", "vllm")
@@ -92,9 +94,8 @@ def measured_gpus() -> list[str]:
 LIKE = {"H800-SXM": "H100-SXM", "GB300-NVL72": "B300-HGX"}  # the same GPU with other links
 
 
-def measured_kernels(
-    gpu: Gpu, engine: str = FASTEST, how: str = "usual", *, path: str | None = None
-) -> MeasuredKernels:
+@cached_by_files(lambda gpu, engine=FASTEST, how="usual", path=None: (path,), maxsize=64)
+def measured_kernels(gpu: Gpu, engine: str = FASTEST, how: str = "usual", path: str | None = None) -> MeasuredKernels:
     """Return the kernels of an engine on a GPU.
 
     - `engine`: one of `ENGINES`, or `FASTEST`.
@@ -111,7 +112,7 @@ def measured_kernels(
         return MeasuredKernels(gpu, _estimated_facts(gpu, how, path), how)
     facts = _merge(known, known.get(engine, {}))
     if gpu.nvlink != GPUS[LIKE.get(gpu.name, gpu.name)].nvlink:
-        rings = _estimated_collectives(gpu, how, float(table(path)["launch"]["us"]))
+        rings = _estimated_collectives(gpu, how, path)
         facts |= {"all_reduce": rings["all_reduce"], "nccl": rings, "deepep": {}}
     return MeasuredKernels(gpu, facts, how)
 
@@ -132,11 +133,17 @@ OTHER_SMS = 132  # of a GPU that nobody measured
 
 
 def _estimated_facts(gpu: Gpu, how: str, path: str | None = None) -> dict[str, Any]:
-    """Facts of a GPU without measured kernels: the rates of `kernels.toml`, and a launch as the floor."""
+    """Facts of a GPU without measured kernels: the rates of `kernels.toml`, and a launch as the floor. NVFP4 has the
+    achieved fraction of FP8."""
     rates, launch_us = rates_of(gpu, how, path), float(table(path)["launch"]["us"])
     bw = 1.0 if gpu.memory_Bps is None else rates.memory_Bps / gpu.memory_Bps
     numbers = ("bf16", "fp8") if gpu.fp8_flops else ("bf16",)
-    share = {name: rates.products[name] / (FORMATS[name].rate * gpu.bf16_flops) for name in numbers}
+    share, grouped = (
+        {name: known[name] / (FORMATS[name].rate * gpu.bf16_flops) for name in numbers}
+        for known in (rates.products, rates.grouped)
+    )
+    if is_blackwell(gpu):
+        share["nvfp4"], grouped["nvfp4"] = share["fp8"], grouped["fp8"]
     products = {
         name: {"floor_us": launch_us, "rate": part, "bw": bw, "out": bw, "p": SHARP, "wave": 0.0, "cast": bw}
         for name, part in share.items()
@@ -151,9 +158,8 @@ def _estimated_facts(gpu: Gpu, how: str, path: str | None = None) -> dict[str, A
             "perm": bw,
             "slot": bw,
         }
-        for name, part in share.items()
+        for name, part in grouped.items()
     }
-    decode = {cache: {"floor_us": launch_us, "bw": bw, "ns_a_context_token": 0.0} for cache in CACHE}
     scores = {
         f"{width}/0": {
             str(length): 2 * float(width) * length / units.ns(rates.scores(length, float(width), backward=False))
@@ -161,13 +167,13 @@ def _estimated_facts(gpu: Gpu, how: str, path: str | None = None) -> dict[str, A
         }
         for width in rates.attention[0]
     }
-    collectives = _estimated_collectives(gpu, how, launch_us)
+    collectives = _estimated_collectives(gpu, how, path)
     return {
         "sms": OTHER_SMS,
         "pointwise": {"floor_us": launch_us, "bw": bw},
         "products": products,
         "experts": experts,
-        "decode": {"gqa": decode, "128": decode},
+        "decode": _estimated_decode(gpu, rates, launch_us),
         "latent": {"floor_us": 0.0, "ns_a_token": 0.0},
         "prompt_ns": scores,
         "all_reduce": collectives["all_reduce"],
@@ -175,10 +181,10 @@ def _estimated_facts(gpu: Gpu, how: str, path: str | None = None) -> dict[str, A
     }
 
 
-def _estimated_collectives(gpu: Gpu, how: str, launch_us: float) -> dict[str, Any]:
+def _estimated_collectives(gpu: Gpu, how: str, path: str | None) -> dict[str, Any]:
     """Microseconds of rings by GPUs and bytes: a launch and a share of the bytes in each step. An all-to-all sends all
     of its shares at once."""
-    shares = shares_of(1, "nccl", how)
+    shares, launch_us = shares_of(1, "nccl", how, path), float(table(path)["launch"]["us"])
     ring_Bps, all_Bps = gpu.nvlink * shares.ring_nvlink, gpu.nvlink * shares.nvlink
 
     def us_of(what: str, gpus: int, size: float) -> float:
@@ -194,7 +200,26 @@ def _estimated_collectives(gpu: Gpu, how: str, launch_us: float) -> dict[str, An
     }
 
 
-LENGTHS = (1024, 4096, 16384)  # of prompts, tokens
+def _estimated_decode(gpu: Gpu, rates: KernelRates, launch_us: float) -> dict[str, Any]:
+    """Kernels of attention in decoding. Latent attention reads its cache, or takes its FLOPs at the rate of scores."""
+    known: dict[str, Any] = {}
+    for name in ("gqa", *map(str, HEADS)):
+        flops = LATENT_FLOPS * int(name) if name != "gqa" else 0.0  # for every cached element
+        least_s = flops / rates.scores(LENGTHS[-2], LATENT_WIDTH, backward=False)
+        known[name] = {
+            cache: {
+                "floor_us": launch_us,
+                "bw": size / max(size / rates.memory_Bps, least_s) / gpu.memory_Bps,  # type: ignore[operator]
+                "ns_a_context_token": 0.0,
+            }
+            for cache, size in CACHE.items()
+        }
+    return known
+
+
+LENGTHS = (256, 1024, 4096, 16384)  # of prompts, tokens
+HEADS, LATENT_WIDTH = (16, 32, 64, 128), 160  # of latent attention
+LATENT_FLOPS = 2 * (2 * 512 + 64) / 576  # of a head for every cached element of latents, as released models have them
 SIZES = tuple(2**power for power in range(10, 31, 2))  # of collectives, bytes
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 
@@ -216,9 +241,10 @@ def product_form(
     facts: Mapping[str, float], kernels: MeasuredKernels, form: KernelFormat, rows: Any, inner: Any, outer: Any
 ) -> Any:
     """Return `product_s` for these constants."""
-    rows, memory_Bps = np.asarray(rows, float), kernels.memory_Bps
-    tiles = np.ceil(rows / TILE) * np.ceil(np.asarray(outer, float) / TILE)
-    waves = np.ceil(tiles / kernels.sms) * kernels.sms / tiles
+    xp, memory_Bps = array_module(rows, inner, outer), kernels.memory_Bps
+    rows = xp.asarray(rows, float)
+    tiles = xp.ceil(rows / TILE) * xp.ceil(xp.asarray(outer, float) / TILE)
+    waves = xp.ceil(tiles / kernels.sms) * kernels.sms / tiles
     flops_s = 2 * rows * inner * outer / (form.rate * kernels.gpu.bf16_flops * facts["rate"])
     read = form.weight * inner * outer + form.activation * rows * inner
     return (
@@ -231,8 +257,9 @@ def product_form(
 
 def soft_max(first: Any, second: Any, power: float) -> Any:
     """Return (first^power + second^power)^(1/power), the larger of two times with a soft knee."""
-    larger, smaller = np.maximum(first, second), np.minimum(first, second)
-    ratio = smaller / np.where(larger > 0, larger, 1.0)
+    xp = array_module(first, second)
+    larger, smaller = xp.maximum(first, second), xp.minimum(first, second)
+    ratio = smaller / xp.where(larger > 0, larger, 1.0)
     return larger * (1 + ratio**power) ** (1 / power)
 
 
@@ -281,7 +308,7 @@ def experts_form(facts: Mapping[str, float], kernels: MeasuredKernels, form: Ker
     split_us = facts.get("split_us", 0.0) * (np.asarray(work.copies) > 0)
     return (
         units.us(facts["floor_us"] + split_us + facts["per_expert_us"] * work.active)
-        + np.hypot(flops_s, read_s)
+        + array_module(flops_s, read_s).hypot(flops_s, read_s)
         + moved / (memory_Bps * facts["perm"])
         + work.copies * work.width * ACTIVATION_BYTES / (memory_Bps * facts["slot"])
     )
@@ -338,7 +365,7 @@ def prompt_attention_s(
     - `tokens`: of all prompts; `length`: of each.
 
     Interpolated by the logarithms of length and time; beyond the measured lengths, time grows with the length, except
-    within a window.
+    within a window. Without measurements of a window, queries take what those of a shorter prompt take.
     """
     cells = kernels.facts["prompt_ns"]
     widths = sorted({float(name.partition("/")[0]) for name in cells})
@@ -346,7 +373,9 @@ def prompt_attention_s(
     full = cells[f"{near:g}/0"]
     each_ns = _at_size(kernels, full, length) * width / near
     windowed = cells.get(f"{near:g}/{WINDOW}")
-    if window and length > window and windowed:
+    if window and length > window and windowed is None:  # a prompt whose queries see as much on average
+        each_ns = _at_size(kernels, full, 2 * window - window**2 / length) * width / near
+    elif window and length > window:
         in_window = _at_size(kernels, windowed, min(length, max(_cells(windowed))))
         each_ns = min(each_ns, in_window * max(1.0, window / WINDOW))
     return units.ns(each_ns) * heads * tokens
@@ -367,9 +396,9 @@ def _at_size(kernels: MeasuredKernels, facts: Mapping[str, float], size: Any) ->
 def log_interpolated(facts: Mapping[str, float], size: Any) -> Any:
     """Return the value at `size`, interpolated by logarithms; beyond the ends, the first value, and the last one in
     proportion to `size`."""
-    sizes, values = np.array(sorted(_cells(facts).items())).T
-    inside = np.exp(np.interp(np.log(np.maximum(size, sizes[0])), np.log(sizes), np.log(values)))
-    return inside * np.maximum(1.0, size / sizes[-1])
+    xp, (sizes, values) = array_module(size), np.array(sorted(_cells(facts).items())).T
+    inside = xp.exp(xp.interp(xp.log(xp.maximum(size, sizes[0])), np.log(sizes), np.log(values)))
+    return inside * xp.maximum(1.0, size / sizes[-1])
 
 
 # ---------------------------------------------------------------------------------------------------------- collectives
@@ -396,7 +425,7 @@ def collective_s(kernels: MeasuredKernels, what: str, gpus: int, size: Any) -> A
 
 def _by_gpus(kernels: MeasuredKernels, known: Mapping[str, Any], gpus: int, size: Any) -> Any:
     if gpus == 1:
-        return 0.0 * np.asarray(size, float)
+        return 0.0 * size
     return units.us(_at_size(kernels, known[_nearest(known, gpus)], size))
 
 

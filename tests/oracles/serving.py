@@ -5,8 +5,6 @@ slots, and links as fluid flows that share them max-min fairly. Numbers in, numb
 import itertools
 import math
 
-KERNELS = {"attention": 8, "layer": 10, "experts": 4, "ffn": 3}
-
 
 # ------------------------------------------------------------------------------------------------------------- copies
 def allowed(experts, k, groups=1, most=1):
@@ -191,64 +189,83 @@ def inside_servers(inside, per_server):
 
 
 # ---------------------------------------------------------------------------------------------------- parts of a layer
-def product_s(gpu, rate, rows, inner, outer, size):
-    """FLOPs, or weights and bf16 operands from memory."""
-    return max(2 * rows * inner * outer / rate, (inner * outer * size + 2 * rows * (inner + outer)) / gpu["memory"])
+# A format: peak FLOP/s over that of bf16, bytes of a weight, of an activation, and of its cast.
+FORMATS = {"bf16": (1, 2, 2, 0), "fp8": (2, 1, 1, 3)}
+
+
+def product_s(gpu, number, rows, inner, outer):
+    """Floor, then FLOPs (of whole waves of tiles of 128 x 128) and bytes with a soft knee, then the cast."""
+    (peak, weight, activation, cast), fit = FORMATS[number], gpu["products"][number]
+    tiles = math.ceil(rows / 128) * math.ceil(outer / 128)
+    waves = math.ceil(tiles / gpu["sms"]) * gpu["sms"] / tiles
+    flops_s = 2 * rows * inner * outer / (peak * gpu["flops"] * fit["rate"]) * waves ** fit["wave"]
+    read = inner * outer * weight + rows * inner * activation + rows * outer * 2
+    bytes_s = read / (gpu["memory"] * fit["bw"])
+    knee = (flops_s ** fit["p"] + bytes_s ** fit["p"]) ** (1 / fit["p"])
+    return fit["floor_us"] * 1e-6 + knee + cast * rows * inner / (gpu["memory"] * fit["cast"])
+
+
+def small_s(gpu, count, size):
+    """Kernels that move bytes."""
+    return count * gpu["pointwise"]["floor_us"] * 1e-6 + size / (gpu["memory"] * gpu["pointwise"]["bw"])
 
 
 def attention_s(model, gpu, tokens, requests, context):
-    kind, hidden, size = model["attention"], model["hidden"], model["weight_bytes"]
-    heads = kind["heads"]
+    kind, hidden, number = model["attention"], model["hidden"], model["weights"]
+    heads, queries = kind["heads"], tokens / requests
     if kind["name"] == "mla":
-        latent = kind["kv_rank"] + kind["rope_dim"]
+        rank, latent = kind["kv_rank"], kind["kv_rank"] + kind["rope_dim"]
         shapes = [
-            (hidden, kind["query_rank"]),
-            (kind["query_rank"], heads * (kind["nope_dim"] + kind["rope_dim"])),
-            (hidden, latent),
-            (kind["kv_rank"], heads * (kind["nope_dim"] + kind["value_dim"])),
-            (heads * kind["value_dim"], hidden),
+            (number, hidden, kind["query_rank"] + latent),
+            (number, kind["query_rank"], heads * (kind["nope_dim"] + kind["rope_dim"])),
+            ("bf16", kind["nope_dim"], heads * rank),
+            ("bf16", rank, heads * kind["value_dim"]),
+            (number, heads * kind["value_dim"], hidden),
         ]
-        read = requests * context * latent * model["cache_bytes"]
-        flops = tokens * context * heads * 2 * (latent + kind["kv_rank"])  # scores over latents, sums of their ranks
+        assert heads == 128  # the most that were measured
+        read, known = requests * context * latent * queries, gpu["decode"]["128"]
+        beside = gpu["latent"]["floor_us"] * 1e-6 + gpu["latent"]["ns_a_token"] * 1e-9 * tokens
     else:
         dim, both = kind["head_dim"], kind["heads"] + 2 * kind["kv_heads"]
-        shapes = [(hidden, both * dim), (heads * dim, hidden)]
-        read = requests * context * 2 * kind["kv_heads"] * dim * model["cache_bytes"]
-        flops = tokens * context * heads * 4 * dim
-    core = max(read / gpu["cache"], flops / gpu["attention"])
-    products = sum(product_s(gpu, gpu["products"], tokens, *shape, size) for shape in shapes)
-    return products + core + KERNELS["attention"] * gpu["launch"]
+        shapes = [(number, hidden, both * dim), (number, heads * dim, hidden)]
+        read, known = requests * context * 2 * kind["kv_heads"] * dim, gpu["decode"]["gqa"]
+        beside = small_s(gpu, 3, 2 * tokens * 2 * dim * (heads + kind["kv_heads"]))
+    fit, size = known[model["cache"]], {"bf16": 2, "fp8": 1}[model["cache"]]
+    core = fit["floor_us"] * 1e-6 + read * size / (gpu["memory"] * fit["bw"])
+    core += fit["ns_a_context_token"] * 1e-9 * context
+    return beside + core + sum(product_s(gpu, shape[0], tokens, *shape[1:]) for shape in shapes)
 
 
 def experts_s(model, gpu, taken, slots, tokens):
     gpus, slowest = len(taken) // slots, 0.0
+    (peak, weight, *_), fit = FORMATS[model["weights"]], gpu["experts"][model["weights"]]
+    hidden, inner = model["hidden"], model["expert_hidden"]
     for g in range(gpus):
         own = taken[g * slots : (g + 1) * slots]
         rows = tokens * gpus * sum(own)
         active = sum(1 - (1 - t) ** (tokens * gpus) for t in own)
-        total = 0.0
-        for inner, outer in ((model["hidden"], 2 * model["expert_hidden"]), (model["expert_hidden"], model["hidden"])):
-            moved = active * inner * outer * model["weight_bytes"] + 2 * rows * (inner + outer)
-            total += max(2 * rows * inner * outer / gpu["grouped"], moved / gpu["memory"])
-        slowest = max(slowest, total)
-    return slowest + KERNELS["experts"] * gpu["launch"]
+        flops_s = 2 * (rows + fit["tile"] / 2 * active) * 3 * hidden * inner / (peak * gpu["flops"] * fit["rate"])
+        read_s = active * 3 * hidden * inner * weight / (gpu["memory"] * fit["bw"])
+        moved_s = rows * (2 * hidden + 3 * inner) * 2 / (gpu["memory"] * fit["perm"])
+        floor = (fit["floor_us"] + fit["per_expert_us"] * active) * 1e-6
+        slowest = max(slowest, floor + math.hypot(flops_s, read_s) + moved_s)
+    return slowest
 
 
 def ffn_s(model, gpu, tokens, width):
     if not width:
         return 0.0
     shapes = (model["hidden"], 2 * width), (width, model["hidden"])
-    products = (product_s(gpu, gpu["products"], tokens, *shape, model["weight_bytes"]) for shape in shapes)
-    return sum(products) + KERNELS["ffn"] * gpu["launch"]
+    products = (product_s(gpu, model["weights"], tokens, *shape) for shape in shapes)
+    return sum(products) + small_s(gpu, 1, 2 * 3 * tokens * width)
 
 
-def norms_s(model, gpu, tokens):
-    return 10 * tokens * model["hidden"] * 2 / gpu["memory"] + KERNELS["layer"] * gpu["launch"]
+def norms_s(model, gpu, tokens, count):
+    return small_s(gpu, count, 10 * tokens * model["hidden"] * 2)
 
 
 def router_s(model, gpu, tokens):
-    logits = 6 * tokens * model["experts"] * 4 / gpu["memory"]
-    return logits + product_s(gpu, gpu["plain"], tokens, model["hidden"], model["experts"], 2)
+    return product_s(gpu, "bf16", tokens, model["hidden"], model["experts"])
 
 
 def call_s(call, size, crossing, gpus, rates, tokens):
@@ -275,10 +292,13 @@ def decode(model, gpu, load, network, batch, context, drafts=(0, 0.0), overlap=T
         attention = attention_s(model, gpu, tokens, requests, context)
         experts = [experts_s(model, gpu, taken, load["slots"], tokens) for taken in load["taken"]]
         experts = sum(experts) / len(experts)
-        norms = norms_s(model, gpu, tokens)
-        beside = norms + router_s(model, gpu, tokens) + ffn_s(model, gpu, tokens, model["shared_hidden"])
-        dense = attention + norms + ffn_s(model, gpu, tokens, model["dense_hidden"])
-        head = product_s(gpu, gpu["plain"], tokens, model["hidden"], model["vocab"], 2)
+        beside = (
+            norms_s(model, gpu, tokens, 5)
+            + router_s(model, gpu, tokens)
+            + ffn_s(model, gpu, tokens, model["shared_hidden"])
+        )
+        dense = attention + norms_s(model, gpu, tokens, 2) + ffn_s(model, gpu, tokens, model["dense_hidden"])
+        head = product_s(gpu, "bf16", tokens, model["hidden"], model["vocab"])
         return attention, experts, beside, *calls, dense, head
 
     requests = both / checked
@@ -292,7 +312,7 @@ def decode(model, gpu, load, network, batch, context, drafts=(0, 0.0), overlap=T
     hidden = moe * max(2 * c, 2 * x, c + x) + 2 * dense * half[5] + 2 * half[6] + host_s
     serial = moe * sum(whole[:5]) + dense * whole[5] + whole[6] + host_s
     one = layer(requests, requests)
-    joined = product_s(gpu, gpu["products"], requests, 2 * model["hidden"], model["hidden"], model["weight_bytes"])
+    joined = product_s(gpu, model["weights"], requests, 2 * model["hidden"], model["hidden"])
     extra = drafts[0] * (sum(one[:5]) + one[6] + joined)
     names = "attention_s", "experts_s", "beside_s", "dispatch_s", "combine_s"
     found = dict(zip(names, half if overlap else whole, strict=False))

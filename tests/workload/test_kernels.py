@@ -11,6 +11,7 @@ from mfabric_jax.workload import Gpu, get_gpu, models
 from mfabric_jax.workload.block_kernels import BlockKernels, achieved_by_kernels, kernel_seconds
 from mfabric_jax.workload.catalog import NAMES, get
 from mfabric_jax.workload.compute import block_flops
+from mfabric_jax.workload.dispatch_kernels import package_families, training_parts
 from mfabric_jax.workload.gpus import GPUS
 from mfabric_jax.workload.kernels import (
     DISPATCHERS,
@@ -212,6 +213,14 @@ def test_links_between_measured_numbers_of_servers():
         assert 0 < usual.cores < 0.2
     with pytest.raises(InputError, match="dispatcher 'mine' is unknown; allowed: nccl, deepep, hybridep"):
         shares_of(2, "mine")
+
+
+def test_kernels_of_training_stand_beside_those_of_serving():
+    parts = training_parts()
+    assert set(parts["communication"]) == {"rings", *DISPATCHERS}
+    assert not {"rings", "counts"} & set(package_families())
+    assert package_families()["nccl"].dispatch.nic == parts["communication"]["nccl"]["nic"]["4"][1]
+    assert table()["counts"] == parts["counts"]
 
 
 def test_a_table_of_ones_own_needs_only_its_own_gpus(tmp_path):

@@ -1,22 +1,17 @@
 """Rows of a closed loop: as many clients as requests at once, on one replica of `serving.tp` GPUs."""
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from mfabric_jax import units
-from mfabric_jax.apps.serving.replica import (
-    ServedReplica,
-    first_token_s,
-    replica,
-    token_seconds,
-)
+from mfabric_jax.apps.serving.layer_parts import request_bytes, table_of, weight_bytes
+from mfabric_jax.apps.serving.replica import ServedReplica, first_token_s, replica, token_seconds
 from mfabric_jax.case import Case, Cases
 from mfabric_jax.checks import Misfit
 from mfabric_jax.evaluate.resolving.resolve import gpu_of, model_of
 from mfabric_jax.workload.gpus import Gpu
-from mfabric_jax.workload.measured_kernels import CACHE, FASTEST, FORMATS
-from mfabric_jax.workload.mixers import STATE_BYTES
-from mfabric_jax.workload.volume import ACTIVATION_BYTES
+from mfabric_jax.workload.measured_kernels import FASTEST
 
 SHOWN = {"model.name", "gpu.name", "serving.tp", "serving.replica.ep"}  # settings that have columns
 UNREAD = {"network.fabric": "fat-tree"}  # replicas lie inside a server
@@ -50,7 +45,8 @@ def replica_of(case: Case) -> ServedReplica:
     if serving.tp > max(domain, gpu.gpus_per_server):
         raise Misfit(f"serving.tp must be at most the {domain} GPUs of a server of {gpu.name}, got {serving.tp}.")
     engine, weights = own.engine or FASTEST, serving.formats.weights
-    return replica(model_of(case).architecture, gpu, serving.tp, own.ep, weights, engine=engine, cache=own.cache)
+    made = functools.partial(replica, model_of(case).architecture, gpu, serving.tp, own.ep, weights)
+    return made(engine=engine, cache=own.cache, table=table_of(case))
 
 
 def client_row(case: Case) -> dict[str, Any]:
@@ -59,7 +55,7 @@ def client_row(case: Case) -> dict[str, Any]:
     clients, prompt = serving.replica.clients or 1, int(serving.prompt or serving.context)
     seconds = token_seconds(model, clients, prompt, serving.answer)
     reserved = float(units.gigabytes(serving.reserved_gigabytes))
-    held = replica_bytes(model, clients, prompt + serving.answer) + reserved
+    held = weight_bytes(model) + clients * request_bytes(model, prompt + serving.answer) + reserved
     return {
         **{"model": model_of(case).label, "gpu": gpu.name, "tp": serving.tp, "ep": serving.replica.ep},
         **{"tpot_s": seconds.tpot_s, "step_s": seconds.step_s, "prompts_s": seconds.prompts_s},
@@ -77,19 +73,3 @@ def _memory(held: float, gpu: Gpu) -> dict[str, Any]:
         "gpu_memory_gb": None if size is None else units.to_gigabytes(size),
         "fits": None if size is None else held <= size,
     }
-
-
-def replica_bytes(model: ServedReplica, requests: float, context: float) -> float:
-    """Return the bytes of weights, caches and states on one GPU of a replica, without buffers."""
-    facts, formats, gpus = model.architecture, model.formats, model.gpus
-    size = {name: FORMATS[number].weight for name, number in formats._asdict().items() if name != "cache"}
-    moe = len(facts.moe_blocks)
-    weights = size["attention"] * facts.blocks * facts.attention_params
-    weights += size["ffn"] * (moe * facts.shared_params + (facts.blocks - moe) * facts.dense_params)
-    weights += size["experts" if facts.choices else "ffn"] * moe * facts.experts * facts.expert_params
-    weights += ACTIVATION_BYTES * (moe * facts.gate_params + facts.head_params * (1 if facts.tied else 2))
-    held = 0.0
-    for kind, share in facts.attention.shares:
-        cached = kind.cache_elements(context) * CACHE[formats.cache] + kind.index_bytes(context)
-        held += share * (kind.cache_part(gpus) * cached + STATE_BYTES * kind.state / gpus)
-    return weights / gpus + requests * facts.blocks * held

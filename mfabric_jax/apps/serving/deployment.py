@@ -8,10 +8,20 @@ import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.apps.serving import step as parts
-from mfabric_jax.apps.serving.expert_load import busiest_over_mean, place_experts, slots_of
-from mfabric_jax.apps.serving.families import Family, family
+from mfabric_jax.apps.serving.expert_load import ExpertLoad, busiest_over_mean, place_experts, slots_of
 from mfabric_jax.apps.serving.group import Crossing, ServingGroup, check_links, crossing_of, group_of, lanes_of
-from mfabric_jax.apps.serving.step import ServingModel, ServingRates, StepSeconds, Wires
+from mfabric_jax.apps.serving.layer_parts import (
+    ServedModel,
+    cache_bytes,
+    formats_of,
+    has_latents,
+    joining_s,
+    request_bytes,
+    state_bytes,
+    table_of,
+    weight_bytes,
+)
+from mfabric_jax.apps.serving.step import StepSeconds, Wires
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.evaluate.resolving.resolve import model_of
@@ -21,8 +31,9 @@ from mfabric_jax.traffic.generator import base_popularity, layer_shares, shares_
 from mfabric_jax.traffic.knobs import Knobs
 from mfabric_jax.traffic.recording import recorded_tokens
 from mfabric_jax.workload import Workload
+from mfabric_jax.workload.dispatch_kernels import Family, family
+from mfabric_jax.workload.measured_kernels import measured_kernels
 from mfabric_jax.workload.models import Architecture
-from mfabric_jax.workload.volume import ACTIVATION_BYTES
 
 PASS = 8192  # tokens of a prefill micro-batch, unless stated
 TRANSFER = 0.925  # fraction of a NIC that transfers in pages of 64 KiB reach (arXiv 2510.27656, table 2, second hand)
@@ -73,7 +84,7 @@ class GpuPool:
     - `precision`, `combined`: number formats of dispatch and combine; `taken`: how often experts are selected.
     """
 
-    model: ServingModel
+    model: ServedModel
     group: ServingGroup
     family: Family
     crossing: Crossing
@@ -153,33 +164,35 @@ class Deployment:
         own = self.case.serving.prefill.overlap
         return self.overlap if own is None else own
 
-    def rates(self, how: str = "usual") -> ServingRates:
-        return parts.rates(self.decode.group.gpu, self.case.serving.formats.weights, how)
+    def served_model(self, pool: GpuPool, how: str = "usual") -> ServedModel:
+        """Return the model of a pool with slow, usual or fast kernels."""
+        if how == "usual":
+            return pool.model
+        kernels = measured_kernels(pool.group.gpu, how=how, path=table_of(self.case))
+        return dataclasses.replace(pool.model, kernels=kernels)
+
+    @property
+    def queries(self) -> int:
+        """Tokens of a request in a step: its next one and the drafted ones."""
+        return 1 + self.case.serving.drafts.tokens
 
     def decoding(self, numbers: StepInputs, how: str = "usual") -> Decoding:
         """Return a decoding step. It is pure arithmetic in `numbers`, so it is differentiable and takes arrays."""
-        serving, pool, rate = self.case.serving, self.decode, self.rates(how)
-        wires, checked, batch = pool.wires(numbers.nic_gbps), 1 + serving.drafts.tokens, array_module(*numbers).asarray
-        tokens = batch(numbers.batch, float)
+        model, wires = self.served_model(self.decode, how), self.decode.wires(numbers.nic_gbps)
+        tokens = array_module(*numbers).asarray(numbers.batch, float)
         both = 2 * tokens if self.overlap else tokens
 
-        def of(some: Any, requests: Any) -> parts.LayerSeconds:
-            attention = parts.attention_s(pool.model, rate, some, requests, numbers.context)
-            split = parts.split_s(
-                pool.model, wires.inside_Bps, wires.family.dispatch.nvlink, wires.family.dispatch.alpha_s, some
-            )
-            return parts.layers_s(pool.model, rate, wires, some, attention + split)
+        def of(some: Any, queries: float) -> parts.LayerSeconds:
+            attention = parts.decoding_attention_s(model, wires, some, numbers.context, queries)
+            return parts.layers_s(model, wires, some, attention)
 
-        requests, each = both / checked, 1 / (1 + numbers.accepted)
-        halves = of(both / 2, requests / 2), of(both, requests)
-        step = parts.step_seconds(pool.model, wires, *halves, numbers.host_s, overlap=self.overlap)
-        draft_parts = of(
-            requests, requests
-        )  # the drafting block (MTP) drafts one more token for every request; nothing is hidden
-        joined = parts.joining_s(pool.model, rate, requests)
-        drafted = serving.drafts.tokens * (
-            joined + draft_parts.compute_s + draft_parts.communication_s + draft_parts.head_s
-        )
+        requests, each = both / self.queries, 1 / (1 + numbers.accepted)
+        halves = of(both / 2, self.queries), of(both, self.queries)
+        step = parts.step_seconds(model, wires, *halves, numbers.host_s, overlap=self.overlap)
+        drafted = 0.0
+        if drafts := self.case.serving.drafts.tokens:  # a block drafts each token of all requests; nothing is hidden
+            draft = of(requests, 1.0)
+            drafted = drafts * (joining_s(model, requests) + draft.compute_s + draft.communication_s + draft.head_s)
         set_s, overlapped_s, serial_s = (
             (each_s + drafted) * each for each_s in (step.step_s, step.overlapped_s, step.serial_s)
         )
@@ -201,8 +214,7 @@ class Deployment:
 
     def batch_of(self, requests: Any) -> Any:
         """Return the tokens of a GPU in one micro-batch if it has `requests` requests."""
-        serving = self.case.serving
-        return requests * (1 + serving.drafts.tokens) / (2 if self.overlap else 1)
+        return requests * self.queries / (2 if self.overlap else 1)
 
     def slowest(self, decoding: Decoding) -> str:
         """Return the part of a step that limits it.
@@ -219,21 +231,16 @@ class Deployment:
 
     def prefilling(self, nic_gbps: Any, how: str = "usual") -> StepSeconds:
         """Return the seconds of a prefill pass over two micro-batches (without overlap: one)."""
-        serving, pool, rate = self.case.serving, self.prefill, self.rates(how)
-        wires = pool.wires(nic_gbps)
+        model, wires = self.served_model(self.prefill, how), self.prefill.wires(nic_gbps)
 
-        def of(tokens: float) -> parts.LayerSeconds:
-            attention = parts.prompt_attention_s(pool.model, rate, tokens, self.prompt)
-            split = parts.split_s(pool.model, wires.inside_Bps, wires.family.dispatch.nvlink, 0.0, tokens)
-            layer_parts = parts.layers_s(pool.model, rate, wires, np.asarray(tokens, float), attention + split)
-            return layer_parts._replace(
-                head_s=layer_parts.head_s * 0.0
-            )  # only the last token of a prompt needs the head
+        def of(tokens: Any) -> parts.LayerSeconds:
+            attention = parts.prompt_attention_s(model, wires, tokens, self.prompt)
+            seconds = parts.layers_s(model, wires, tokens, attention)
+            return seconds._replace(head_s=seconds.head_s * 0.0)  # only the last token of a prompt needs the head
 
-        both = self.pass_tokens
-        return parts.step_seconds(
-            pool.model, wires, of(both / 2), of(both), serving.host_s, overlap=self.prefill_overlap
-        )
+        both = np.asarray(self.pass_tokens)
+        host_s = self.case.serving.host_s
+        return parts.step_seconds(model, wires, of(both / 2), of(both), host_s, overlap=self.prefill_overlap)
 
     def pass_for_limit_s(self, nic_gbps: Any) -> Any:
         """Return the seconds of a prefill pass to compare with a limit, as in `tpot_for_limit_s`."""
@@ -256,7 +263,7 @@ class Deployment:
 
     def transfer_s(self, nic_gbps: Any) -> Any:
         """Return the seconds to send the keys and values of a prompt to another GPU, over one NIC."""
-        kept = parts.cache_bytes(self.decode.model, self.prompt) + parts.state_bytes(self.decode.model)
+        kept = cache_bytes(self.decode.model, self.prompt) + state_bytes(self.decode.model)
         return kept / (TRANSFER * units.gbps(nic_gbps))
 
     def first_token_s(self, nic_gbps: Any, decoding: Decoding) -> Any:
@@ -271,15 +278,8 @@ class Deployment:
 
     # ----------------------------------------------------------------------------------------------------------- memory
     def weight_bytes(self, pool: GpuPool) -> float:
-        """Return the weights of a GPU [B]: attention (split by tp), dense and shared FFNs, its experts, router,
-        embedding and head. A drafting block adds one block with experts and its MTP projection (`joining_params`)."""
-        facts, model = pool.model.architecture, pool.model
-        blocks, moe = facts.blocks + model.drafting, len(facts.moe_blocks) + model.drafting
-        inner = blocks * facts.attention_params / model.tp + model.dense_layers * facts.dense_params
-        inner += moe * facts.shared_params + model.drafting * facts.joining_params
-        routed = moe * model.load.slots * facts.expert_params
-        plain = moe * facts.gate_params + facts.head_params * (1 if facts.tied else 2)
-        return model.weight_bytes * inner + model.expert_bytes * routed + ACTIVATION_BYTES * plain
+        """Return the weights of a GPU [B]."""
+        return weight_bytes(pool.model)
 
     @property
     def prefill_bytes(self) -> float:
@@ -303,8 +303,7 @@ class Deployment:
 
     def request_bytes(self, context: Any) -> Any:
         """Return the bytes of one request's cache on each GPU that computes its attention."""
-        model = self.decode.model
-        return parts.cache_bytes(model, context, model.tp) + parts.state_bytes(model) / model.tp
+        return request_bytes(self.decode.model, context)
 
     def memory_bytes(self, requests: Any, context: Any) -> Any:
         """Return the memory [B] that a decoding GPU needs."""
@@ -401,18 +400,18 @@ def _pool(case: Case, model: Architecture, gpus: int, kernels: str | None, usual
     slots = slots_of(model, gpus, serving.redundant_experts if gpus == serving.ep else None)
     taken = expert_shares_of(case, model)
     load = place_experts(model, gpus, slots, taken.shares, domains=group.domains, placed=serving.eplb)
-    return pool_of(case, taken, ServingModel(model, load), group, sending, crossing_of(group, sending, load))
+    return pool_of(case, taken, load, group, sending, crossing_of(group, sending, load))
 
 
 def pool_of(
-    case: Case, taken: ExpertShares, model: ServingModel, group: ServingGroup, sending: Family, crossing: Crossing
+    case: Case, taken: ExpertShares, load: ExpertLoad, group: ServingGroup, sending: Family, crossing: Crossing
 ) -> GpuPool:
-    """Return a pool with the number formats of a case."""
-    formats, drafting = case.serving.formats, case.serving.drafts.tokens > 0
-    served = dataclasses.replace(
-        model, tp=case.serving.tp, weights=formats.weights, cache=formats.cache, drafting=drafting
-    )
-    return GpuPool(served, group, sending, crossing, formats.dispatch, formats.combine, taken)
+    """Return a pool with the kernels and number formats of a case."""
+    facts, formats, drafting = model_of(case).architecture, case.serving.formats, case.serving.drafts.tokens > 0
+    served = formats_of(formats.weights, group.gpu, latent=has_latents(facts), cache=formats.cache)
+    kernels = measured_kernels(group.gpu, path=table_of(case))
+    model = ServedModel(facts, kernels, served, load, case.serving.tp, drafting=drafting)
+    return GpuPool(model, group, sending, crossing, formats.dispatch, formats.combine, taken)
 
 
 def expert_shares_of(case: Case, model: Architecture) -> ExpertShares:

@@ -30,7 +30,15 @@ from mfabric_jax.apps.serving.deployment import (
 )
 from mfabric_jax.apps.serving.expert_load import SURE, Copies, ExpertLoad, group_chances, place_experts, slots_of
 from mfabric_jax.apps.serving.group import Crossing, ServingGroup, crossing_of_copies, group_of, lanes_of
-from mfabric_jax.apps.serving.step import ServingModel, StepSeconds
+from mfabric_jax.apps.serving.layer_parts import (
+    expert_bytes,
+    ffn_s,
+    head_s,
+    joining_s,
+    routed_s,
+    small_kernels_s,
+)
+from mfabric_jax.apps.serving.step import StepSeconds
 from mfabric_jax.case import Case
 from mfabric_jax.checks import Misfit
 from mfabric_jax.evaluate.resolving.resolve import model_of
@@ -92,26 +100,18 @@ class Split(Deployment):
         return self.counts[0] / sum(self.counts)
 
     # ---------------------------------------------------------------------------------------------------------- seconds
-    def stages(self, numbers: StepInputs, tokens: Any, how: str = "usual") -> Stages:
-        """Return the stages of a micro-batch with `tokens` per attention GPU."""
-        pool, rate = self.decode, self.rates(how)
-        wires, model = pool.wires(numbers.nic_gbps), pool.model
+    def stages(self, numbers: StepInputs, tokens: Any, how: str = "usual", queries: float | None = None) -> Stages:
+        """Return the stages of a micro-batch with `tokens` per attention GPU, `queries` of each request."""
+        model, wires = self.served_model(self.decode, how), self.decode.wires(numbers.nic_gbps)
         attention, experts = self.counts
         at_experts = tokens * attention / experts
-        computed = parts.experts_s(model, rate, at_experts) + parts.ffn_s(
-            model, rate, at_experts, model.architecture.shared_hidden
-        )
+        shared = ffn_s(model, at_experts, model.architecture.shared_hidden)
         out_s = wires.call_s(tokens, combine=False)
         back_s = wires._replace(crossing=self.back).call_s(tokens, combine=True)
         slowed = functools.partial(_computation_s, sent_s=out_s + back_s, cores=wires.family.cores)
-        own = self._attention_s(numbers, rate, wires, tokens) + _beside_s(model, rate, tokens)
-        return Stages(slowed(own), out_s, slowed(computed), back_s)
-
-    def _attention_s(self, numbers: StepInputs, rate: parts.ServingRates, wires: parts.Wires, tokens: Any) -> Any:
-        model, kernel = self.decode.model, wires.family.dispatch
-        requests = tokens / (1 + self.case.serving.drafts.tokens)
-        split = parts.split_s(model, wires.inside_Bps, kernel.nvlink, kernel.alpha_s, tokens)
-        return parts.attention_s(model, rate, tokens, requests, numbers.context) + split
+        own = parts.decoding_attention_s(model, wires, tokens, numbers.context, queries or self.queries)
+        own = own + parts.beside_s(model, tokens)
+        return Stages(slowed(own), out_s, slowed(routed_s(model, experts * at_experts) + shared), back_s)
 
     def micro_batches(self, stages: Stages) -> Any:
         """Return the micro-batches that the case states, else the fewest that keep GPUs busy."""
@@ -137,23 +137,23 @@ class Split(Deployment):
     def decoding(self, numbers: StepInputs, how: str = "usual") -> Decoding:
         """Return a decoding step of all micro-batches, in a steady state. `tpot_s`, `overlapped_s` and `serial_s` are
         equal, since nothing else can be hidden."""
-        pool, rate, serving = self.decode, self.rates(how), self.case.serving
-        model, wires, drafts = pool.model, pool.wires(numbers.nic_gbps), serving.drafts.tokens
+        model, wires = self.served_model(self.decode, how), self.decode.wires(numbers.nic_gbps)
+        drafts = self.case.serving.drafts.tokens
         tokens = array_module(*numbers).asarray(numbers.batch, float)
         stages = self.stages(numbers, tokens, how)
         count, moe = self.micro_batches(self.stages(numbers, tokens)), len(model.architecture.moe_blocks)
-        dense = self._attention_s(numbers, rate, wires, tokens) + parts.norms_s(model, rate, tokens)
-        dense = dense + parts.ffn_s(model, rate, tokens, model.architecture.dense_hidden)
-        head = parts.head_s(model, rate, tokens)
+        attention = parts.decoding_attention_s(model, wires, tokens, numbers.context, self.queries)
+        dense = attention + small_kernels_s(model, tokens) + ffn_s(model, tokens, model.architecture.dense_hidden)
+        head = head_s(model, tokens)
         outside_moe_s = count * (model.dense_layers * dense + head) + numbers.host_s
         layer = stages.layer_s(count)
         drafted = 0.0
         if drafts:
             requests = tokens / (1 + drafts)
-            beside = parts.joining_s(model, rate, requests) + parts.head_s(model, rate, requests)
-            drafted = drafts * (self.stages(numbers, requests, how).layer_s(count) + count * beside)
+            beside = joining_s(model, requests) + head_s(model, requests)
+            drafted = drafts * (self.stages(numbers, requests, how, 1.0).layer_s(count) + count * beside)
         step_s = moe * layer + outside_moe_s
-        beside = _beside_s(model, rate, tokens)
+        beside = parts.beside_s(model, tokens)
         step = StepSeconds(
             *(step_s, step_s, moe * count * stages.alone_s + outside_moe_s),
             *(stages.attention_s - beside, stages.experts_s, beside, stages.out_s, stages.back_s),
@@ -185,10 +185,7 @@ class Split(Deployment):
     @property
     def expert_bytes(self) -> float:
         """Weights of an expert GPU [B]: its routed experts, and a copy of the shared ones."""
-        model = self.decode.model
-        layers = len(model.architecture.moe_blocks) + model.drafting
-        shared, routed = model.architecture.shared_params, model.load.slots * model.architecture.expert_params
-        return layers * (model.weight_bytes * shared + model.expert_bytes * routed)
+        return expert_bytes(self.decode.model)
 
     def memory_bytes(self, requests: Any, context: Any) -> Any:
         """Return the memory [B] of an attention GPU."""
@@ -219,11 +216,6 @@ def _computation_s(computed_s: Any, sent_s: Any, cores: float) -> Any:
     return computed_s + cores * array_module(computed_s).minimum(sent_s, computed_s / (1 - cores))
 
 
-def _beside_s(model: ServingModel, rate: parts.ServingRates, tokens: Any) -> Any:
-    """Seconds of the norms and router of an MoE layer."""
-    return parts.norms_s(model, rate, tokens) + parts.router_s(model, rate, tokens)
-
-
 def is_split(case: Case) -> bool:
     """Whether a case splits its decoding GPUs into two sets. Raise `Misfit` if it states only one of the two sizes."""
     split = case.serving.split
@@ -247,7 +239,7 @@ def split_deployment(case: Case) -> Split:
     load = place_experts(model, experts, slots, taken.shares, placed=serving.eplb)
     group_seen = lanes_of(group, family, SIZES)
     copies = copies_between(load, family.copies, attention, group_seen)
-    pool = pool_of(case, taken, ServingModel(model, load), group, family, crossing_of_copies(group_seen, copies))
+    pool = pool_of(case, taken, load, group, family, crossing_of_copies(group_seen, copies))
     return Split(case, pool, prefill_pool(case, model), crossing_of_copies(group_seen, copies_back(copies)))
 
 

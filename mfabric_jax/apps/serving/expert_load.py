@@ -171,7 +171,7 @@ class Copies(NamedTuple):
 
 
 def copies_of(load: ExpertLoad, rule: str, per_domain: int) -> Copies:
-    """Return the copies of tokens under a rule of `families.COPIES`. `per_domain`: GPUs that NVLink connects."""
+    """Return the copies of tokens under a rule of `dispatch_kernels.COPIES`. `per_domain`: GPUs that NVLink joins."""
     layers, gpus = len(load.slot_chances), load.gpus
     domains, rows = gpus // per_domain, load.per_gpu()
     domain, position = np.divmod(np.arange(gpus), per_domain)

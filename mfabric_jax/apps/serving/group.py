@@ -13,7 +13,6 @@ from jaxtyping import Float
 
 from mfabric_jax import fabric, policies
 from mfabric_jax.apps.serving.expert_load import Copies, ExpertLoad, copies_of
-from mfabric_jax.apps.serving.families import Family
 from mfabric_jax.case import Case
 from mfabric_jax.checks import Misfit
 from mfabric_jax.evaluate.asking import region_functions
@@ -32,6 +31,7 @@ from mfabric_jax.support.array_module import array_module
 from mfabric_jax.support.host_arrays import once_each_row
 from mfabric_jax.traffic.dispatch import server_bytes
 from mfabric_jax.workload import Gpu
+from mfabric_jax.workload.dispatch_kernels import Family
 
 
 @dataclasses.dataclass(frozen=True)

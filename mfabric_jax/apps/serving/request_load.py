@@ -12,11 +12,11 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from mfabric_jax import units
-from mfabric_jax.apps.serving import step as parts
 from mfabric_jax.apps.serving.arrivals import Requests, poisson, read_arrivals, repeat_requests, stretch_to_rate
 from mfabric_jax.apps.serving.columns import LOADED
 from mfabric_jax.apps.serving.deployment import PASS, TRANSFER, Deployment
 from mfabric_jax.apps.serving.expert_load import SURE
+from mfabric_jax.apps.serving.layer_parts import cache_bytes, state_bytes
 from mfabric_jax.apps.serving.queueing import (
     DecodePool,
     Late,
@@ -149,7 +149,7 @@ def wire_of(deployed: Deployment) -> Wire:
     """Return the wire of a transfer: a request uses one NIC at each end, as in `Deployment.transfer_s`."""
     model = deployed.decode.model
     port = TRANSFER * float(units.gbps(deployed.case.network.nic_gbps))
-    return Wire(port, lambda prompt: parts.cache_bytes(model, prompt) + parts.state_bytes(model))
+    return Wire(port, lambda prompt: cache_bytes(model, prompt) + state_bytes(model))
 
 
 # -------------------------------------------------------------------------------------------------------------- results

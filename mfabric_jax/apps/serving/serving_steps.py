@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax import units
-from mfabric_jax.apps.serving.families import WIRE
 from mfabric_jax.apps.serving.rows import cached_deployment
 from mfabric_jax.apps.serving.step import MEASURED_OVER_PREDICTED, band
 from mfabric_jax.case import Case
 from mfabric_jax.checks import one_of
 from mfabric_jax.workload.catalog import get_model
+from mfabric_jax.workload.dispatch_kernels import WIRE
 from mfabric_jax.workload.kernels import HOW
 
 CALLS = ("dispatch", "combine")

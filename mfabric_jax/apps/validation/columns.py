@@ -73,6 +73,20 @@ TRAINING = Columns(
     SOURCE,
     NOTE,
 )
+LAYERS = Columns(
+    Column("model", TEXT, "Shape of the layer: that of Mixtral, or a part of DeepSeek-V3's."),
+    Column("dispatcher", TEXT, "Library that sends tokens."),
+    Column("format", TEXT, "Number format of products."),
+    *(
+        column
+        for name, words in (("forward", "the forward pass"), ("backward", "the backward pass"), ("both", "both passes"))
+        for column in (
+            Column(f"{name}_s", "s", f"Predicted seconds of {words}."),
+            Column(f"measured_{name}_s", "s", f"Measured seconds of {words}."),
+            Column(f"{name}_error", "", f"Predicted over measured, minus 1, of {words}."),
+        )
+    ),
+)
 SERVING = Columns(
     Column("row", TEXT, "Name of the measurement."),
     Column("what", TEXT, "What was measured: dispatch, combine, tpot or prefill."),

@@ -61,7 +61,9 @@ def _workload(facts: Mapping[str, Any], dispatcher: str) -> Workload:
         expert_hidden=facts["expert_hidden"],
         source="moe_perf",
     )
-    job = Workload("layer", model, dp=1, tp=1, pp=1, ep=GPUS, gpus=GPUS, micro_batch=1, micro_batches=1, sequence=TOKENS)
+    job = Workload(
+        "layer", model, dp=1, tp=1, pp=1, ep=GPUS, gpus=GPUS, micro_batch=1, micro_batches=1, sequence=TOKENS
+    )
     return dataclasses.replace(job, dispatch="per-server") if dispatcher in ONCE_A_SERVER else job
 
 
@@ -74,7 +76,7 @@ def _sent_s(facts: Mapping[str, Any], job: Workload, gpu: Any, dispatcher: str) 
 
 
 def reached(facts: Mapping[str, Any]) -> float:
-    """Return the mean number of GPUs that hold an expert of a token: of `top_groups` groups, one a GPU, where stated."""
+    """Return the mean number of GPUs with an expert of a token; in `top_groups` groups, one a GPU, where stated."""
     groups = facts.get("top_groups", GPUS)
     each = facts["experts"] // GPUS
     some = groups * each

@@ -2,25 +2,26 @@
 
 import dataclasses
 import random
+import tomllib
+from importlib.resources import files
 
 import numpy as np
 
 from mfabric_jax.apps.serving import deployment
 from mfabric_jax.apps.serving.deployment import GpuPool
 from mfabric_jax.apps.serving.expert_load import place_experts
-from mfabric_jax.apps.serving.families import Family, TransferKernel
 from mfabric_jax.apps.serving.group import crossing_of, group_of
-from mfabric_jax.apps.serving.step import ServingModel
+from mfabric_jax.apps.serving.layer_parts import ServedModel
 from mfabric_jax.case import Case
 from mfabric_jax.workload.catalog import get_model
+from mfabric_jax.workload.dispatch_kernels import Family, TransferKernel
 from tests.oracles import serving as plain
 
-# Of peaks, what usual kernels achieve: [products bf16, fp8, grouped bf16, fp8, memory]; FlashMLA's parts of memory and
-# of bf16 FLOP/s; peaks from data sheets: [bf16, fp8] FLOP/s, memory bytes/s, NVLink bytes/s.
-ACHIEVED = {
-    "H800-SXM": ((0.72, 0.67, 0.72, 0.68, 0.85), (989.4e12, 1978.9e12), 3.35e12, 200e9),
-    "B200-HGX": ((0.70, 0.68, 0.68, 0.65, 0.82), (2250e12, 4500e12), 7.7e12, 900e9),
-}
+# Of a GPU that was not measured, what usual kernels achieve of peaks: [products bf16, fp8, grouped bf16, fp8, scores of
+# latents, memory]. Peaks from data sheets: [bf16 FLOP/s, memory bytes/s, NVLink bytes/s].
+FP8 = 1978.9 / (2 * 989.4)  # of twice the peak of bf16
+USUAL = (0.72, 0.67 * FP8, 0.72, 0.68 * FP8, 0.559, 0.85)
+PEAKS = {"H800-SXM": (989.4e12, 3.35e12, 200e9), "B200-HGX": (2250e12, 7.7e12, 900e9)}
 MLA = {
     "name": "mla",
     "heads": 128,
@@ -38,19 +39,29 @@ FABRICS = ("fat-tree", "torus", "full-mesh")
 RULES = ("expert", "gpu", "server")
 
 
-def gpu_of(name, weights):
-    """Achieved rates as the oracle wants them."""
-    parts, peaks, memory, nvlink = ACHIEVED[name]
-    fp8 = weights != "bf16"
+def gpu_of(name):
+    """Kernels of a GPU as the oracle wants them: measured ones, or those of an estimate, with a launch as the floor."""
+    flops, memory, nvlink = PEAKS[name]
+    table = files("mfabric_jax.workload") / "measured_kernels.toml"
+    known = tomllib.loads(table.read_text("utf-8")).get(name) or estimate(flops, memory)
+    return known | {"flops": flops, "memory": memory, "nvlink": nvlink}
+
+
+def estimate(flops, memory):
+    bf16, fp8, grouped_bf16, grouped_fp8, scores, bw = USUAL
+    product = {"floor_us": 1.3, "bw": bw, "p": 30.0, "wave": 0.0, "cast": bw}
+    expert = {"floor_us": 5.2, "per_expert_us": 0.0, "bw": bw, "tile": 0.0, "perm": bw}
+    decode = {"floor_us": 1.3, "ns_a_context_token": 0.0}
+    # A cached element of latents has 128 heads x 2 x (2 x 512 + 64) / 576 FLOPs.
+    element_s = 128 * 2 * (2 * 512 + 64) / 576 / (scores * flops)
+    latent = {cache: decode | {"bw": min(bw, size / element_s / memory)} for cache, size in BYTES.items()}
     return {
-        "products": parts[1] * peaks[1] if fp8 else parts[0] * peaks[0],
-        "grouped": parts[3] * peaks[1] if fp8 else parts[2] * peaks[0],
-        "plain": parts[0] * peaks[0],
-        "attention": 580 / 989.4 * peaks[0],
-        "memory": parts[4] * memory,
-        "cache": 3000 / 3350 * memory,
-        "launch": 1.3e-6,
-        "nvlink": nvlink,
+        "sms": 132,
+        "pointwise": {"floor_us": 1.3, "bw": bw},
+        "products": {"bf16": product | {"rate": bf16}, "fp8": product | {"rate": fp8}},
+        "experts": {"bf16": expert | {"rate": grouped_bf16}, "fp8": expert | {"rate": grouped_fp8}},
+        "decode": {"gqa": {cache: decode | {"bw": bw} for cache in BYTES}, "128": latent},
+        "latent": {"floor_us": 0.0, "ns_a_token": 0.0},
     }
 
 
@@ -77,7 +88,7 @@ def shares_of(draw, experts, *limit):
 def drawn(seed):
     """(deployment, numbers of a step, what the oracle is asked for)."""
     draw = random.Random(seed)
-    name, fabric, gpu = draw.choice(list(MODELS)), draw.choice(FABRICS), draw.choice(list(ACHIEVED))
+    name, fabric, gpu = draw.choice(list(MODELS)), draw.choice(FABRICS), draw.choice(list(PEAKS))
     per_server, servers = draw.choice((1, 2, 4)), draw.choice((1, 2, 3, 4, 6, 8))
     gpus, top_k = per_server * servers, draw.choice((1, 2, 3))
     experts = gpus * draw.choice((1, 2))
@@ -117,9 +128,11 @@ def drawn(seed):
     architecture = get_model(name, facts).architecture
     group = group_of(case, gpus)
     load = place_experts(architecture, gpus, slots, shares, domains=group.domains)
-    model = ServingModel(architecture, load, 1, weights, cache, drafting=drafts[0] > 0)
+    usual = deployment(case)
+    formats = usual.decode.model.formats._replace(cache=cache)
+    model = ServedModel(architecture, usual.decode.model.kernels, formats, load, drafting=drafts[0] > 0)
     pool = GpuPool(model, group, family, crossing_of(group, family, load), sent, combined)
-    deployed = dataclasses.replace(deployment(case), decode=pool)
+    deployed = dataclasses.replace(usual, decode=pool)
     return deployed, deployed.numbers, asked(deployed, MODELS[name], facts, (groups, most))
 
 
@@ -127,12 +140,11 @@ def asked(deployed, attention, facts, limit):
     """What the oracle needs to know, in plain numbers; where experts lie is taken as it is."""
     case, pool = deployed.case, deployed.decode
     family, load, per_server = pool.family, pool.model.load, pool.group.shape.gpus_per_server
-    gpu = gpu_of(case.gpu.name, pool.model.weights)
+    gpu, formats = gpu_of(case.gpu.name), pool.model.formats
     nic = case.network.nic_gbps * 1e9 / 8
     layers = [(row.tolist(), slots.tolist()) for row, slots in zip(load.selected, load.expert, strict=True)]
     taken = [plain.slots_taken(*layer) for layer in layers]
-    model = facts | {"attention": attention, "weight_bytes": BYTES[pool.model.weights]}
-    model["cache_bytes"] = BYTES[pool.model.cache]
+    model = facts | {"attention": attention, "weights": formats.ffn, "cache": formats.cache}
     crossings = [crossing(case.network.fabric, family.copies, layer, load, per_server, limit) for layer in layers]
     network = {
         "crossing": [sum(one) / len(crossings) for one in zip(*crossings, strict=True)],

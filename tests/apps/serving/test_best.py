@@ -148,16 +148,16 @@ H200 = Case().with_(
 
 
 def test_a_batch_that_is_never_full_may_be_larger_than_a_full_one_in_time():
-    """A full batch of 17 takes longer than 30 ms at 4,608 tokens of context, but 4.3 requests a second do not fill it;
-    16 would need a second group."""
-    case = H200.with_({"serving.tpot_ms": 30.0, "serving.load.rate": 4.3, "serving.ep": 8})
+    """A full batch of 17 takes longer than 34.35 ms at 4,608 tokens of context, but 3.7 requests a second do not fill
+    it; 16 would need a second group."""
+    case = H200.with_({"serving.tpot_ms": 34.35, "serving.load.rate": 3.7, "serving.ep": 8})
     (row,) = rows_within_limits(serve(case))
     assert (row["load_decode_gpus"], row["load_prefill_gpus"], row["batch"], row["overlap"]) == (8, 8, 17, False)
-    assert row["tpot_s"] <= 0.03
+    assert row["tpot_s"] <= 0.03435
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rate", "count"), [(23.0, 24), (140.0, 88)])
+@pytest.mark.parametrize(("rate", "count"), [(15.0, 24)])
 def test_a_load_takes_the_fewest_gpus_of_all_sizes(rate, count):
     rows = rows_within_limits(search(cases(H200.with_({"serving.load.rate": rate}))))
     assert gpus(fastest(rows)) == min(map(gpus, rows)) == count
@@ -166,10 +166,13 @@ def test_a_load_takes_the_fewest_gpus_of_all_sizes(rate, count):
 
 
 def test_every_size_counts_without_a_load():
-    """40 GPUs decode more than any of the sizes that are powers of 2 or published (their copies are even enough)."""
-    best = fastest(rows_within_limits(search(cases(H200))))
-    assert best["ep"] == 40
-    assert best["tokens_per_s_per_gpu"] == pytest.approx(4406, abs=1)
+    """256 GPUs, with an expert each, decode more than any other size, and 176 more than 144 or 160."""
+    rows = rows_within_limits(search(cases(H200)))
+    best = fastest(rows)
+    assert best["ep"] == 256
+    assert best["tokens_per_s_per_gpu"] == pytest.approx(2723, abs=1)
+    speed = {row["ep"]: row["tokens_per_s_per_gpu"] for row in rows}
+    assert speed[176] > max(speed[144], speed[160])
 
 
 def test_requests_that_no_memory_holds_are_not_in_time(tmp_path):

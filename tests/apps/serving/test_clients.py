@@ -5,7 +5,8 @@ import csv
 import pytest
 
 from mfabric_jax import cli
-from mfabric_jax.apps.serving.clients import client_cases, client_row, client_rows, replica_bytes
+from mfabric_jax.apps.serving.clients import client_cases, client_row, client_rows
+from mfabric_jax.apps.serving.layer_parts import request_bytes, weight_bytes
 from mfabric_jax.apps.serving.replica import first_token_s, replica, token_seconds
 from mfabric_jax.case import Case, cases
 from mfabric_jax.checks import Misfit
@@ -28,7 +29,7 @@ def test_a_row_is_the_token_of_its_replica():
     assert row["ttft_s"] == first_token_s(model, 1024)
     assert row["tokens_per_s_per_gpu"] == pytest.approx(16 / seconds.tpot_s / 8)
     assert row["tokens_per_s_per_user"] == pytest.approx(1 / seconds.tpot_s)
-    assert row["memory_gb"] == pytest.approx(replica_bytes(model, 16, 1536) / 1e9 + 6)
+    assert row["memory_gb"] == pytest.approx((weight_bytes(model) + 16 * request_bytes(model, 1536)) / 1e9 + 6)
     assert row["fits"] is True
     assert client_row(CASE.with_({"gpu.name": "H100-SXM"}))["fits"] is False  # 671 GB on 640
 
@@ -45,7 +46,8 @@ def test_settings_of_the_replica_are_read():
 def bytes_of(attention, gpus, requests, **changes):
     facts = {"experts": 4, "top_k": 2, "expert_hidden": 100} | changes
     model = models.Architecture("small", 2, 1000, attention, source="made up", vocab=500, **facts)
-    return replica_bytes(replica(model, get_gpu("H100-SXM"), gpus, weights="bf16"), requests, 10)
+    served = replica(model, get_gpu("H100-SXM"), gpus, weights="bf16")
+    return weight_bytes(served) + requests * request_bytes(served, 10)
 
 
 def test_memory_by_hand():

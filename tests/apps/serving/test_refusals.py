@@ -5,8 +5,8 @@ import json
 import pytest
 
 from mfabric_jax.apps.serving import deployment, family
-from mfabric_jax.apps.serving.families import package_families
 from mfabric_jax.case import Case
+from mfabric_jax.workload.dispatch_kernels import package_families
 from tests.mistakes import refused
 
 SERVED = {"model.name": "deepseek-v3", "network.fabric": "fat-tree", "gpu.name": "H100-SXM"}
@@ -33,7 +33,7 @@ CASES = [
         "serving.tp must divide the GPUs of a server and serving.prefill.ep, got 8.",
     ),
     ({"serving.experts": "trace"}, "serving.experts trace needs traffic.trace.path"),
-    ({"serving.formats.weights": "nvfp4"}, "needs a GPU of the Blackwell family, got H100-SXM."),
+    ({"serving.formats.weights": "nvfp4"}, "weights nvfp4 need a GPU of the Blackwell family, got H100-SXM."),
     ({"network.fabric": "twisted-torus", "serving.ep": 64}, "network.fabric twisted-torus needs"),
 ]
 
@@ -62,10 +62,12 @@ def test_settings_that_no_case_takes(changes, sentence):
 
 def test_a_gpu_whose_memory_is_not_known(tmp_path):
     file, facts = tmp_path / "mine.json", {"bf16_tflops": 1000, "nvlink_gigabytes_per_s": 450, "source": "a test"}
+    case = Case().with_(SERVED | {"gpu.name": str(file)})
     file.write_text(json.dumps({"name": "mine"} | facts))
-    served = deployment(Case().with_(SERVED | {"gpu.name": str(file)}))
-    for call in (lambda: served.most_requests(4096.0), lambda: served.decoding(served.numbers)):
-        assert "serving needs gpu.memory_gigabytes" in refused(call)
+    assert "serving needs gpu.memory_gigabytes_per_s" in refused(lambda: deployment(case))
+    file.write_text(json.dumps({"name": "mine", "memory_gigabytes_per_s": 3000} | facts))
+    served = deployment(case)
+    assert "serving needs gpu.memory_gigabytes," in refused(lambda: served.most_requests(4096.0))
 
 
 FILES = [

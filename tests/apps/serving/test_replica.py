@@ -4,14 +4,12 @@ import dataclasses
 
 import pytest
 
+from mfabric_jax.apps.serving.layer_parts import MOE_KERNELS, PassTokens, formats_of
 from mfabric_jax.apps.serving.replica import (
     HABITS,
-    MOE_KERNELS,
     USUAL,
-    PassTokens,
     ServedReplica,
     first_token_s,
-    formats_of,
     pass_parts,
     replica,
     token_seconds,
@@ -122,6 +120,22 @@ def test_an_indexer_is_a_kernel_of_its_own():
         pass_parts(counted(dataclasses.replace(SMALL, attention=kind)), STEP).attention for kind in (sparse, plain)
     )
     assert with_it - without == us(2 * (2 * 10 + 1))  # two products, and the kernel over its keys
+
+
+def test_an_indexer_reads_keys_in_the_format_of_the_cache():
+    """4 requests over 1e6 tokens of 64 elements: 512 MB a layer in bf16 and half of it in FP8, at 1e12 x the GPU's
+    bandwidth but for small kernels, which have 1e-3 of 3.35e12 bytes/s."""
+    kind = dataclasses.replace(GQA, index_heads=4, index_dim=64, index_top_k=128)
+    slow = FLOORS | {"pointwise": {"floor_us": 0.0, "bw": 1e-3}}
+    slow["decode"] = {"gqa": dict.fromkeys(("bf16", "fp8"), FLOORS["decode"]["gqa"]["bf16"])}
+    seconds = {}
+    for cache in ("bf16", "fp8"):
+        made = counted(dataclasses.replace(SMALL, attention=kind), gpus=1, facts=slow)
+        made = dataclasses.replace(made, formats=made.formats._replace(cache=cache))
+        seconds[cache] = [pass_parts(made, PassTokens(4, context)).attention for context in (1000.0, 1_001_000.0)]
+    read_s = 2 * 4 * 1e6 * 64 / 3.35e9
+    assert seconds["bf16"][1] - seconds["bf16"][0] == pytest.approx(2 * read_s, rel=1e-6)
+    assert seconds["fp8"][1] - seconds["fp8"][0] == pytest.approx(read_s, rel=1e-6)
 
 
 def scoring(kind, gpus=1):
@@ -254,6 +268,8 @@ def test_formats_of_releases():
     assert replica(DEEPSEEK_V3, hopper, 8, engine="trtllm", cache="bf16").formats.cache == "bf16"
     with pytest.raises(InputError, match="weights 'fp4' is unknown"):
         formats_of("fp4", hopper)
+    with pytest.raises(InputError, match="weights nvfp4 need a GPU of the Blackwell family, got H100-SXM"):
+        formats_of("nvfp4", hopper)
 
 
 def test_degrees_that_do_not_fit_are_refused():

@@ -76,7 +76,7 @@ def test_a_catalogue_gpu_and_a_folder_with_a_config(tmp_path):
         ({"system": "h300"}, "system 'h300' is unknown"),
         ({"backend": "tgi"}, "backend 'tgi' is unknown; allowed: trtllm, sglang, vllm"),
         ({"gemm_quant_mode": "fp6"}, "gemm_quant_mode 'fp6' is unknown"),
-        ({"gemm_quant_mode": "nvfp4"}, "weights nvfp4 have no measured kernels on H200-SXM"),
+        ({"gemm_quant_mode": "nvfp4"}, "weights nvfp4 need a GPU of the Blackwell family, got H200-SXM"),
         ({"tp_size": "eight"}, "tp_size must be a whole number of at least 1, got 'eight'"),
         ({"batch_size": "0"}, "batch_size must be a whole number of at least 1, got 0"),
         ({"osl": "1.5"}, "osl must be a whole number of at least 1, got 1.5"),

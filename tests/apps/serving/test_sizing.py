@@ -10,7 +10,7 @@ from mfabric_jax.case import Case
 CASE = Case().with_(
     {
         **{"model.name": "deepseek-v3", "network.fabric": "fat-tree", "gpu.name": "H200-SXM", "serving.ep": 16},
-        **{"serving.prefill.ep": 8, "serving.tpot_ms": 30.0, "serving.answer": 100, "serving.context": 2048.0},
+        **{"serving.prefill.ep": 8, "serving.tpot_ms": 40.0, "serving.answer": 100, "serving.context": 2048.0},
         **{"serving.load.rate": 400.0, "serving.load.requests": 4000},
     }
 )
@@ -35,12 +35,12 @@ def test_groups_are_the_fewest_that_hold_the_load():
 
 
 def test_the_pool_that_makes_requests_late_grows():
-    usual, prompt = row_of(), row_of(ttft_ms=450.0)
-    assert usual["load_ttft_p99_s"] > 0.45
+    usual, prompt = row_of(), row_of(ttft_ms=1000.0)
+    assert usual["load_ttft_p99_s"] > 1.0
     assert prompt["in_slo"] >= 0.99
     assert groups_of(prompt)[1] > groups_of(usual)[1]
     assert groups_of(prompt)[0] == groups_of(usual)[0]
-    fixed = row_of(ttft_ms=450.0, prefill_groups=groups_of(usual)[1])
+    fixed = row_of(ttft_ms=1000.0, prefill_groups=groups_of(usual)[1])
     assert fixed["in_slo"] < 0.99
     assert rows_within_limits([fixed]) == []
     assert rows_within_limits([prompt]) == [prompt]

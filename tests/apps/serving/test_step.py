@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +13,12 @@ from mfabric_jax.apps.serving import deployment, family
 from mfabric_jax.apps.serving.deployment import StepInputs
 from mfabric_jax.apps.serving.expert_load import place_experts
 from mfabric_jax.apps.serving.group import Crossing
-from mfabric_jax.apps.serving.step import LayerSeconds, ServingModel, Wires, step_seconds
+from mfabric_jax.apps.serving.layer_parts import ServedModel, formats_of
+from mfabric_jax.apps.serving.step import LayerSeconds, Wires, step_seconds
 from mfabric_jax.case import Case
+from mfabric_jax.workload import get_gpu
 from mfabric_jax.workload.catalog import get_model
+from mfabric_jax.workload.measured_kernels import measured_kernels
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 
@@ -31,41 +35,46 @@ def deployed(**settings):
 
 
 # ------------------------------------------------------------------------------------------------------------- by hand
-# H800: 1,978.9 and 989.4 TFLOP/s, of which products achieve 67 % in FP8, grouped ones 68 %, bf16 ones 72 %; 85 % of
-# 3,350 GB/s; FlashMLA 3,000 GB/s or 580 TFLOP/s; 1.3 us a launch. Two micro-batches of 128 requests, 4,096 tokens each.
-FP8, GROUPED, BF16, MEMORY = 0.67 * 1978.9e12, 0.68 * 1978.9e12, 0.72 * 989.4e12, 0.85 * 3350e9
-LAUNCH, TOKENS = 1.3e-6, 128
+# Kernels of H800 were not measured, so they are estimated: of 1,978.9 and 989.4 TFLOP/s products achieve 67 % in FP8,
+# grouped ones 68 %, bf16 ones 72 %, scores of latents 55.9 %; 85 % of 3,350 GB/s; 1.3 us a launch. Two micro-batches of
+# 128 requests, 4,096 tokens each.
+FP8, GROUPED, BF16, SCORES = 0.67 * 1978.9e12, 0.68 * 1978.9e12, 0.72 * 989.4e12, 0.559 * 989.4e12
+LAUNCH, TOKENS, MEMORY = 1.3e-6, 128, 0.85 * 3350e9
 
 
-def weights_read(inner, outer):
-    """FP8 weights and bf16 operands of 128 rows, which take longer than the FLOPs."""
-    seconds = (inner * outer + 2 * TOKENS * (inner + outer)) / MEMORY
-    assert seconds > 2 * TOKENS * inner * outer / FP8
-    return seconds
+def product(inner, outer, *, fp8=True):
+    """128 rows: weights, activations and bf16 results, which take longer than FLOPs; before FP8, a cast of 3 bytes."""
+    size = 1 if fp8 else 2
+    seconds = (size * inner * (outer + TOKENS) + 2 * TOKENS * outer) / MEMORY
+    assert seconds > 1.1 * 2 * TOKENS * inner * outer / (FP8 if fp8 else BF16)
+    return LAUNCH + seconds + 3 * fp8 * TOKENS * inner / MEMORY
+
+
+def small(count, elements):
+    return count * LAUNCH + 2 * TOKENS * elements / MEMORY
+
+
+def ffn(width):
+    return product(7168, 2 * width) + product(width, 7168) + small(1, 3 * width)
 
 
 def test_a_step_of_deepseek_by_hand():
     attention = (
-        weights_read(7168, 1536)  # queries to latents: 11.0 MB and 2.2 MB of operands
-        + weights_read(1536, 128 * 192)  # up: 37.7 MB
-        + weights_read(7168, 512 + 64)  # keys and values to latents: 4.1 MB
-        + weights_read(512, 128 * 256)  # absorbed into queries and output: 16.8 MB
-        + weights_read(128 * 128, 7168)  # out: 117.4 MB
-        # every head over 4,096 latents: 576 products for the score, 512 for the sum, 146 GFLOP; reading takes 201 us
-        + max(128 * 4096 * 128 * 2 * (576 + 512) / 580e12, 128 * 4096 * 576 * 2 / 3000e9)
-        + 8 * LAUNCH
+        product(7168, 1536 + 512 + 64)  # to latents of queries, keys and values
+        + product(1536, 128 * 192)  # up: 37.7 MB
+        + product(128, 128 * 512, fp8=False)  # absorbed into queries and output: 16.8 MB each
+        + product(512, 128 * 128, fp8=False)
+        + product(128 * 128, 7168)  # out: 117.4 MB
+        # every head over 4,096 latents: 576 products for the score, 512 for the sum, 146 GFLOP; reading takes 212 us
+        + max(128 * 4096 * 128 * 2 * (576 + 512) / SCORES, 128 * 4096 * 576 * 2 / MEMORY)
+        + LAUNCH
     )
-    # 8 experts a GPU, 128 x 32 x 8 / 256 = 128 tokens each, so 1,024 rows; weights of 8 x 14.7 million pairs twice
-    gate_up = max(2 * 1024 * 7168 * 4096 / GROUPED, (8 * 7168 * 4096 + 2 * 1024 * (7168 + 4096)) / MEMORY)
-    down = max(2 * 1024 * 2048 * 7168 / GROUPED, (8 * 2048 * 7168 + 2 * 1024 * (2048 + 7168)) / MEMORY)
-    experts = gate_up + down + 4 * LAUNCH
-    norms = TOKENS * 10 * 7168 * 2 / MEMORY + 10 * LAUNCH
-    router = (
-        7168 * 256 * 2 + 2 * TOKENS * (7168 + 256)
-    ) / MEMORY + TOKENS * 6 * 4 * 256 / MEMORY  # bf16, float32 logits
-    shared = weights_read(7168, 2 * 2048) + weights_read(2048, 7168) + 3 * LAUNCH
-    dense = weights_read(7168, 2 * 18432) + weights_read(18432, 7168) + 3 * LAUNCH
-    head = max((7168 * 129280 * 2 + 2 * TOKENS * (7168 + 129280)) / MEMORY, 2 * TOKENS * 7168 * 129280 / BF16)
+    # 8 experts a GPU, 128 x 32 x 8 / 256 = 128 tokens each, so 1,024 rows; weights of 8 x 44 million parameters
+    flops, read = 2 * 1024 * 3 * 7168 * 2048 / GROUPED, 8 * 3 * 7168 * 2048 / MEMORY
+    experts = 4 * LAUNCH + math.hypot(flops, read) + 1024 * (2 * 7168 + 3 * 2048) * 2 / MEMORY
+    norms, moe = small(2, 10 * 7168), 3 * LAUNCH
+    router, shared, dense = product(7168, 256, fp8=False), ffn(2048), ffn(18432)
+    head = product(7168, 129280, fp8=False)
     # 8 copies, of which 24 of 32 GPUs are in other servers: 6 over a NIC at 94.6 % of 50 GB/s and 31.6 ns a message.
     # FP8: 7,168 bytes, 56 scales of 4, a header of 16. The 7 of 32 GPUs beside it get 1.75 copies over NVLink.
     dispatch = 6e-6 + max(
@@ -75,22 +84,22 @@ def test_a_step_of_deepseek_by_hand():
 
     found = deployed().decoding(deployed().numbers)
     step = found.step
-    assert float(step.attention_s) == pytest.approx(attention, rel=1e-12)
+    assert float(step.attention_s) == pytest.approx(attention, rel=1e-3)  # knees are not quite sharp
     assert float(step.experts_s) == pytest.approx(experts, rel=1e-9)  # a weight is missed once in 10^56 steps
-    assert float(step.beside_s) == pytest.approx(norms + router + shared, rel=1e-12)
+    assert float(step.beside_s) == pytest.approx(norms + moe + router + shared, rel=1e-3)
     assert float(step.dispatch_s) == pytest.approx(dispatch, rel=1e-12)
     assert float(step.combine_s) == pytest.approx(combine, rel=1e-12)
-    assert float(step.head_s) == pytest.approx(head, rel=1e-12)
+    assert float(step.head_s) == pytest.approx(head, rel=1e-2)
     assert float(step.latency_s) == pytest.approx(12e-6, rel=1e-12)
-    c, x = attention + experts + norms + router + shared, dispatch + combine
+    c, x = attention + experts + norms + moe + router + shared, dispatch + combine
     assert c > x
     whole = 58 * 2 * c + 3 * 2 * (attention + norms + dense) + 2 * head  # computation hides all communication
-    assert float(found.tpot_s) == pytest.approx(whole, rel=1e-9)
+    assert float(found.tpot_s) == pytest.approx(whole, rel=1e-3)
     assert float(found.overlapped_s) == float(found.tpot_s) < float(found.serial_s)
     assert float(step.exposed_s) == pytest.approx(0, abs=1e-15)
     both = deployed(serving__batch=256.0, serving__overlap=False)
     assert float(found.serial_s) == pytest.approx(float(both.decoding(both.numbers).tpot_s), rel=1e-14)
-    assert float(found.tokens_per_s) == pytest.approx(256 / whole, rel=1e-9)
+    assert float(found.tokens_per_s) == pytest.approx(256 / whole, rel=1e-3)
 
 
 def test_drafts_read_every_requests_cache():
@@ -106,10 +115,9 @@ def test_drafts_read_every_requests_cache():
     layer = sum(
         float(getattr(draft, f"{part}_s")) for part in ("attention", "experts", "beside", "dispatch", "combine")
     )
-    joined = (2 * 7168 * 7168 + 2 * 128 * 3 * 7168) / with_drafts.rates().memory_Bps  # its operands take longest
-    extra = layer + float(draft.head_s) + joined
-    assert float(found.tpot_s) == pytest.approx((float(found.step.step_s) + extra) / 1.6, rel=1e-12)
-    assert float(found.serial_s) == pytest.approx((float(found.step.serial_s) + extra) / 1.6, rel=1e-12)
+    extra = layer + float(draft.head_s) + product(2 * 7168, 7168)
+    assert float(found.tpot_s) == pytest.approx((float(found.step.step_s) + extra) / 1.6, rel=1e-6)
+    assert float(found.serial_s) == pytest.approx((float(found.step.serial_s) + extra) / 1.6, rel=1e-6)
     assert float(one.requests) == float(found.requests)
 
 
@@ -117,7 +125,8 @@ def test_the_bound_of_deepseeks_authors():
     """arXiv 2505.09343: 32 tokens to 9 experts, 1 byte there and 2 back of 7,000 elements, at 50 GB/s: 120.96 us; 61
     layers of two micro-batches 14.76 ms, 67 tokens a second; at 900 GB/s 0.82 ms."""
     facts = get_model("deepseek-v3", {"dense_blocks": 0}).architecture
-    model = ServingModel(facts, place_experts(facts, 256, 1, None))
+    formats = formats_of("fp8", get_gpu("H800-SXM"))
+    model = ServedModel(facts, measured_kernels(get_gpu("H800-SXM")), formats, place_experts(facts, 256, 1, None))
 
     def step_s(rate):
         wires = Wires(family("ideal"), Crossing(9.0, 0.0), 256, True, 7000.0, 14000.0, rate, np.inf)
@@ -163,9 +172,9 @@ def test_one_token_takes_weights_and_latency():
     assert float(step.dispatch_s) < 8e-6
     # 32 tokens of the group: an expert is taken by one of them with 1 - (1 - 8/256)^32 = 63.8 %
     active = 8 * (1 - (1 - 8 / 256) ** 32)
-    rows = 8.0
-    read = sum((active * i * o + 2 * rows * (i + o)) / MEMORY for i, o in ((7168, 4096), (2048, 7168)))
-    assert float(step.experts_s) == pytest.approx(read + 4 * LAUNCH, rel=1e-12)
+    rows, expert = 8.0, 3 * 7168 * 2048
+    busy = math.hypot(active * expert / MEMORY, 2 * rows * expert / GROUPED) + rows * 2 * 20480 / MEMORY
+    assert float(step.experts_s) == pytest.approx(busy + 4 * LAUNCH, rel=1e-12)
 
 
 @pytest.mark.parametrize("overlap", [True, False])
@@ -212,7 +221,15 @@ def test_arrays_are_steps_side_by_side():
         assert float(traced[i, j]) == pytest.approx(float(alone), rel=1e-12)
 
 
-@pytest.mark.parametrize("settings", [{}, {"serving__overlap": False}, {"model__top_k": 8, "model__experts": 8}])
+SETTINGS = [
+    {},
+    {"serving__overlap": False},
+    {"model__top_k": 8, "model__experts": 8},
+    {"gpu__name": "H200-SXM", "serving__batch": 100.0},  # measured, and not between waves of tiles
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("field", ["nic_gbps", "batch", "context", "accepted", "host_s"])
 def test_derivatives_are_those_of_differences(field, settings):
     small = {"model__expert_groups": 1, "model__top_groups": 1, "serving__ep": 8} if "model__top_k" in settings else {}

@@ -1,4 +1,8 @@
-"""Kernels of dispatch and combine by name (`families.toml`, with sources), or from a user's file."""
+"""Kernels of dispatch and combine (`dispatch_kernels.toml`, with sources).
+
+Serving takes a family by its name or from a user's file, with its latency. Training takes the achieved fractions of
+links' rates of a job's dispatcher, which a user's table of kernels may replace.
+"""
 
 import functools
 import tomllib
@@ -44,7 +48,7 @@ class TransferKernel(NamedTuple):
 
 
 class Family(NamedTuple):
-    """Kernels of dispatch and combine that belong together. `families.toml` explains the fields."""
+    """Kernels of dispatch and combine that belong together. `dispatch_kernels.toml` explains the fields."""
 
     name: str
     copies: str
@@ -65,19 +69,30 @@ UNITS = {"alpha_us": "alpha_s", "peer_us": "peer_s", "beyond_us": "beyond_s", "f
 OF_MESSAGES = {"nic_message_ns": "nic_message_s", "nvlink_message_ns": "nvlink_message_s"}
 
 
+OF_TRAINING = ("rings", "counts")  # tables of training alone
+LEFT_OUT = ("like", "training")  # parts of a family's table that are no fields of its kernels
+
+
+@functools.cache
+def _tables() -> dict[str, Any]:
+    text = (resources.files("mfabric_jax.workload") / "dispatch_kernels.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
 @functools.cache
 def package_families() -> dict[str, Family]:
     """Return the package's families by name."""
-    text = (resources.files("mfabric_jax.apps.serving") / "families.toml").read_text(encoding="utf-8")
-    tables, families = tomllib.loads(text), {}
+    tables, families = _tables(), {}
     for name, table in tables.items():
-        below = tables.get(table.get("like", ""), {})
-        families[name] = _family(name, below | {key: value for key, value in table.items() if key != "like"})
+        if name not in OF_TRAINING:
+            below = tables.get(table.get("like", ""), {})
+            own = {key: value for key, value in (below | table).items() if key not in LEFT_OUT}
+            families[name] = _family(name, own)
     return families
 
 
 def family(name: str) -> Family:
-    """Return a family of kernels by name, or from a .toml or .json file with the fields of `families.toml`."""
+    """Return a family of kernels by name, or from a .toml or .json file with the fields of `dispatch_kernels.toml`."""
     if not name.endswith((".toml", ".json")):
         return package_families()[one_of("serving.kernels", name, [*package_families(), "FILE.toml or FILE.json"])]
     try:
@@ -129,3 +144,15 @@ def _below_one(field: str, value: float) -> float:
     if not 0 <= value < 1:
         raise InputError(f"{field} must be a fraction of a GPU's cores, at least 0 and below 1, got {value:g}.")
     return value
+
+
+# ------------------------------------------------------------------------------------------------------------- training
+SHARES = ("nvlink", "nic", "cores", "beside")
+
+
+def training_parts() -> dict[str, Any]:
+    """Return the parts `counts` and `communication` of a table of kernels, as the package has them."""
+    tables = _tables()
+    each = [table["training"] for table in tables.values() if "training" in table]
+    shares = {own["dispatcher"]: {name: own[name] for name in SHARES if name in own} for own in each}
+    return {"counts": tables["counts"], "communication": {"rings": tables["rings"]} | shares}

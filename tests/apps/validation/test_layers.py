@@ -1,0 +1,36 @@
+"""Single MoE layers beside their measurements, and what a layer consists of by hand."""
+
+import numpy as np
+import pytest
+
+from mfabric_jax.apps.validation.layers import TOKENS, layer_rows, layer_seconds, reached
+
+MODEL = {"hidden": 1024, "expert_hidden": 512, "experts": 8, "top_k": 2}
+
+
+def test_the_twelve_layers_are_predicted_within_eight_per_cent():
+    rows = list(layer_rows())
+    errors = np.array([row["both_error"] for row in rows])
+    assert len(rows) == 12
+    assert abs(errors).mean() < 0.08
+    assert abs(errors).max() < 0.18
+    for row in rows:
+        assert row["both_s"] == pytest.approx(row["forward_s"] + row["backward_s"])
+        assert row["measured_both_s"] == pytest.approx(row["measured_forward_s"] + row["measured_backward_s"])
+
+
+def test_gpus_that_a_token_reaches():
+    assert reached(MODEL) == pytest.approx(2.0)  # an expert a GPU
+    assert reached(MODEL | {"experts": 32, "top_k": 32}) == pytest.approx(8.0)  # all of them
+    # 2 of 4 experts on 2 GPUs: both on one GPU in 2 of 6 choices.
+    assert reached(MODEL | {"experts": 16, "top_groups": 2}) == pytest.approx(2 - 2 / 6)
+
+
+def test_weights_are_cast_in_the_forward_pass_and_tokens_sent_twice_a_pass():
+    more = MODEL | {"expert_hidden": 4 * MODEL["expert_hidden"]}
+    for precision in ("bf16", "fp8"):
+        assert layer_seconds(more, "nccl", precision) > layer_seconds(MODEL, "nccl", precision)
+    # HybridEP's share of NVLink is larger than DeepEP's: 4 transfers of the bytes that leave a GPU.
+    slow, fast = (sum(layer_seconds(MODEL, name, "bf16")) for name in ("deepep", "hybridep"))
+    moved = 4 * TOKENS * 2 * 7 / 8 * 1024 * 2 / 450e9
+    assert slow - fast == pytest.approx(moved / 0.78 - moved / 0.94)
