@@ -5,9 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from mfabric_jax.report.measured_errors import ratio_errors
+from mfabric_jax import InputError, simulate
+from mfabric_jax.report.numerals import percent
 from mfabric_jax.report.ranking import NOT_SEPARABLE, rankings
-from mfabric_jax.support.bands import band_columns, is_of_band, ratio_band, spread_of
+from mfabric_jax.support.bands import band_columns, holding_ends, holds_left_out, is_of_band, ratio_band, spread_of
+from mfabric_jax.support.measured_errors import calibration, ratio_errors, step_band
 from mfabric_jax.workload.kernels import table
 from tests.small import JOB, row, small
 
@@ -23,6 +25,30 @@ def test_independent_deviations_add_up_by_squares():
     assert list(found) == ["low_s", "high_s", "draw_2_s", "draw_3_s"]
     assert all(map(is_of_band, found))
     assert not is_of_band("iteration_s")
+    held = band_columns(np.array([10.0, 20.0]), {}, [np.array([9.0, 20.0])], (0.5, 1.25))
+    np.testing.assert_allclose(held["low_s"], [5, 10])
+    np.testing.assert_allclose(held["high_s"], [12.5, 25])
+    assert list(held) == ["low_s", "high_s", "draw_2_s"]
+
+
+RATIOS = [0.6, 0.8, 1.0, 1.1, 1.2, 2.0], ["a", "b", "b", "b", "b", "c"]  # a and c weigh 1/3, each of b 1/12
+
+
+def test_a_band_holds_measured_ratios_with_sources_weighted_alike():
+    """By 1.2 2/3 of the weight is reached, by 1.1 7/12, by 0.8 5/12."""
+    assert holding_ends(*RATIOS, held=1 / 3) == (0.8, 1.2)  # 1/3 on each side
+    assert holding_ends(*RATIOS, held=0.3) == (0.8, 1.2)  # 0.35: from below and above more than a or c
+    assert holding_ends(*RATIOS, held=0.1) == (1.0, 1.1)  # 0.45
+    assert holding_ends(*RATIOS) == (0.6, 2.0)
+    ten = np.arange(10) / 10
+    assert holding_ends(ten, ["one"] * 10) == (0.1, 0.8)  # one of ten below, one above
+    assert holding_ends(ten, [str(number) for number in range(10)]) == (0.1, 0.8)
+
+
+def test_a_band_is_made_without_a_source():
+    """Without b, bands reach from 0.6 to 2; without a from 0.8, and without c to 1.2."""
+    assert holds_left_out(*RATIOS).tolist() == [False, True, True, True, True, False]
+    assert holds_left_out([1.0, 2.0], ["a", "a"]) is None
 
 
 def test_what_two_designs_share_cancels_in_their_ratio():
@@ -43,13 +69,29 @@ def test_rows_of_kernels_carry_a_band_and_those_of_one_rate_only_that_of_traffic
     mine, plain = row(small(KERNELS)), row(small(by_rate))
     assert mine["slow_kernels_s"] > mine["iteration_s"] > mine["fast_kernels_s"]
     assert mine["slow_links_s"] > mine["iteration_s"] > mine["fast_links_s"]
-    assert mine["low_s"] < mine["fast_kernels_s"]
-    assert mine["high_s"] > mine["slow_kernels_s"]
+    assert [mine[name] / mine["iteration_s"] for name in ("low_s", "high_s")] == pytest.approx(step_band())
     other = row(small(KERNELS | {"run.seed": 1, "run.draws": 1}))
     assert mine["draw_2_s"] == other["iteration_s"]
     assert "slow_kernels_s" not in plain
     assert sorted((plain["iteration_s"], plain["draw_2_s"])) == [plain["low_s"], plain["high_s"]]
     assert "draw_2_s" not in other
+
+
+def test_a_calibration_scales_computation_and_communication():
+    quick = KERNELS | {"run.draws": 1, "network.link_delay_s": 0.0, "compute.code.step_ms": 5}
+    usual, mine = (row(small(quick | {"compute.calibration": how})) for how in ("none", "measured"))
+    fit = calibration()
+    assert mine["compute_s"] == pytest.approx(fit.compute * usual["compute_s"], rel=1e-9)
+    for name in ("tp_comm_s", "ep_comm_s", "dp_comm_s"):
+        assert mine[name] == pytest.approx(fit.communication * usual[name], rel=1e-9)
+        assert mine[name] > 0
+    assert [mine[name] / mine["iteration_s"] for name in ("low_s", "high_s")] == pytest.approx((fit.low, fit.high))
+    words = f"computation x {fit.compute:.2f}, communication x {fit.communication:.2f}"
+    assert mine["compute_source"].endswith(f"calibrated to measured training steps ({words})")
+    assert "calibrated" not in usual["compute_source"]
+    for other in ({"compute.efficiency": 0.5}, {"compute.kernels.table": "mine.toml"}):
+        with pytest.raises(InputError, match=r"with compute\.calibration measured"):
+            simulate(small({"compute.calibration": "measured"} | other))
 
 
 def slowest(node):
@@ -79,6 +121,12 @@ def ranked(times):
     ]
 
 
+def over(ratio, below, above):
+    """The words of a ratio and of the ends that are so far below and above it."""
+    low, high = (percent(end - 1, signed=True).removesuffix("%") for end in (ratio - below, ratio + above))
+    return f"{percent(ratio - 1, signed=True)} ({low} to {high})"
+
+
 def lead(rows):
     """The ranking of rows, and the cell of its second line."""
     ranking = rankings(rows, {})["m"]
@@ -86,23 +134,24 @@ def lead(rows):
 
 
 def test_a_lead_within_all_that_may_be_wrong_is_not_separable():
-    error = ratio_errors().nine_in_ten
-    assert 0.05 < error < 0.1
-    # A lead of 1 % that links turn (-0.8 to +2.2), one of 4 % that links keep but the model's error (8.6 %) does not,
-    # and one of 20 % that is more than both: 1.2 x 8.65 % is 10.4.
+    error = ratio_errors().eight_in_ten
+    # A lead of 1 % that links turn (-0.8 to +2.2), one that links keep but half the model's error does not, and one of
+    # 20 % that is more than both.
     near, _ = lead(ranked({"tree": (10.0, 12.0, 9.0), "rail": (10.1, 11.9, 9.2)}))
-    middle, cell = lead(ranked({"tree": (10.0, 12.0, 9.0), "rail": (10.4, 12.48, 9.36)}))
+    half = 1 + error / 2
+    middle, cell = lead(ranked({"tree": (10.0, 12.0, 9.0), "rail": (10 * half, 12 * half, 9 * half)}))
     far, sure = lead(ranked({"tree": (10.0, 12.0, 9.0), "rail": (12.0, 14.4, 10.8)}))
-    assert cell == "+4.0% (-5.0 to +13.0) not separable"
-    assert sure == "+20.0% (+9.6 to +30.4)"
+    assert cell == f"{over(half, half * error, half * error)} not separable"
+    assert sure == over(1.2, 1.2 * error, 1.2 * error)
     assert near.conclusion.startswith("Best by dollars a token: tree, 400 Gbps; not separable from the next, rail, 400")
     assert far.conclusion == (
-        "Best by dollars a token: tree, 400 Gbps. Next is rail, 400 Gbps, at +20.0% (+9.6 to +30.4): the lead "
-        "exceeds its uncertainty."
+        f"Best by dollars a token: tree, 400 Gbps. Next is rail, 400 Gbps, at {sure}: the lead exceeds its uncertainty."
     )
     doubts = "Uncertainty of the lead over the next design: spread of kernels, links and traffic "
+    ends = percent(half - 1, signed=True)
     assert middle.remarks[0].startswith(
-        f"{doubts}+4.0 to +4.0%; the model's own error 8.6% (nine in ten of 25 measured"
+        f"{doubts}{ends[:-1]} to {ends}; the model's own error {percent(error)} (8 in 10 of {ratio_errors().count} "
+        "measured ratios are within, each source weighted alike;"
     )
     assert middle.remarks[1] == (
         "To separate them: measure both designs, or run them in a packet simulator (mfabric export)."
@@ -115,8 +164,9 @@ def test_prices_that_are_quoted_are_part_of_what_a_lead_may_be_wrong_by():
     rows[0] |= {"low_ports_usd": 10.0}
     rows[1] |= {"low_ports_usd": 9.9}  # with cheaper ports the second leads
     ranking, cell = lead(rows)
-    assert cell == "+20.0% (-3.4 to +30.4) not separable"  # 1.2 - sqrt(0.21 ** 2 + 0.104 ** 2)
-    assert "other quoted prices -1.0 to +20.0%" in ranking.remarks[0]
+    error = 1.2 * ratio_errors().eight_in_ten
+    assert cell == f"{over(1.2, np.hypot(0.21, error), error)} not separable"
+    assert "; apart from times, other quoted prices -1.0 to +20.0%" in ranking.remarks[0]
     assert ranking.remarks[1] == "To separate them: give the prices that you are quoted (--set network.prices=FILE)."
 
 
@@ -133,8 +183,9 @@ def test_more_performance_a_dollar_is_better_and_its_band_follows_the_times():
     rows = [own | {"usd_per_million_tokens": None, "perf_per_dollar": 1 / own["iteration_s"]} for own in rows]
     ranking, cell = lead(rows)
     assert ranking.by == "performance per dollar of the network"
-    # Half; slower links: 12 / 26 = 0.462, faster 0.5; the model's error is 8.65 % of a half.
-    assert cell == "-50.0% (-55.8 to -45.7)"
+    # Half; slower links: 12 / 26 = 0.462, faster 0.5; the model's error is a part of a half.
+    error = ratio_errors().eight_in_ten / 2
+    assert cell == over(0.5, np.hypot(0.5 - 12 / 26, error), error)
     assert "the lead exceeds its uncertainty" in ranking.conclusion
 
 

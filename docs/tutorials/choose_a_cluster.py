@@ -38,9 +38,9 @@ print(len(made), "pictures:", ", ".join(sorted(Path(path).name for path in made)
 #
 # ## How sure is it?
 #
-# Every time has a band, from the spread of measured kernels and of links
-# ([accuracy](../accuracy.md#how-sure-a-time-is)). Kernels are the same in all designs, so what tells two
-# designs apart is known better: the column "over best" has a band of its own.
+# Every time has a band: 8 of 10 measured training steps lie within such a band of their prediction
+# ([accuracy](../accuracy.md#how-sure-a-time-is)). Most of that error is the same in all designs, so what tells
+# two designs apart is known better: the column "over best" has a band of its own.
 # %%
 for row in rows:
     if row["nic_gbps"] == 400:

@@ -382,6 +382,13 @@ class Compute(SettingsGroup, frozen=True):
 
     rate: Annotated[Kernels | Efficiency | Measured | Calibrated, doc("Source of the computation rate.")] = Kernels()
     experts: Annotated[BalancedExperts | Received, doc("The tokens that experts compute.")] = Received()
+    calibration: Annotated[
+        Literal["none", "measured"],
+        doc(
+            "Factors of the seconds of computation and of communication by kernels: none, or measured (fitted to"
+            " measured training steps; docs/accuracy.md has their errors)."
+        ),
+    ] = "none"
     code: Code = Code()
 
 
@@ -515,7 +522,7 @@ class RunSettings(SettingsGroup, frozen=True):
     draws: Annotated[
         Count,
         doc(
-            "Draws of the traffic, with consecutive seeds; their spread is part of the band of an iteration's time.",
+            "Draws of the traffic, with consecutive seeds; their spread is part of how sure a ratio of two designs is.",
             flag="--draws",
         ),
     ] = 2

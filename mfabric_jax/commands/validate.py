@@ -106,6 +106,7 @@ def _collect_rows(rows: Iterable[dict[str, Any]], count: int) -> list[dict[str, 
 
 
 def _trainings(options: Options) -> None:
+    from mfabric_jax.apps.validation.sources import summarize_sources
     from mfabric_jax.apps.validation.training_steps import training_ratios, training_rows, training_summary, trainings
 
     measured = trainings(options.names)
@@ -117,7 +118,8 @@ def _trainings(options: Options) -> None:
     rows = _collect_rows(training_rows(measured), len(measured))
     config = {"command": "validate training", "rows": [training.name for training in measured]}
     shared.write(rows, options.out, config | provenance("float32"), options.columns("validate training"))
-    print(table(rows, training_summary(rows), training_ratios(rows)))
+    ratios = training_ratios(rows)
+    print(table(rows, training_summary(rows), ratios, summarize_sources(rows, ratios)))
     if options.picture is not None:
         from mfabric_jax.report import figures
 

@@ -290,7 +290,7 @@ def network_of(problem: Problem, dtype: str) -> NetworkOf:
         "path_links": np.asarray(degrees or (problem.path_links,)),
         "own_delay_s": problem.own_delay_s,
         "memory_Bps": settings.memory_Bps,
-        "fixed_s": settings.code.step_s,
+        "fixed_s": settings.fixed_s,
         "oversubscription": settings.oversubscription or 1.0,
     }
     return NetworkOf(

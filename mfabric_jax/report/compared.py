@@ -28,10 +28,10 @@ from mfabric_jax.report.grid import (
 )
 from mfabric_jax.report.memory import memory_of_models
 from mfabric_jax.report.numerals import count_phrase, millions, number, percent, usable
+from mfabric_jax.report.row_remarks import band_words
 from mfabric_jax.support.bands import HIGH, LOW
 
 _FEW = 6  # charts of the best series show this many, if rows have them
-BANDS = " Thin lines show bands, from the spread of kernels, links and traffic."
 FRONT = "The grey staircase is the Pareto front: no design is both cheaper and faster than its points."
 
 
@@ -104,9 +104,14 @@ def against_bandwidth(grid: Grid, measure: Measure) -> Chart:
                 curves += [Curve(look, points, [tips[cell] for cell in cells], spread=spread)] if cells else []
             panels.append(Panel(str(model), "NIC bandwidth [Gbps]", measure.axis, curves))
     note = "More is better." if measure.more_is_better else "Less is better."
-    note += BANDS if any(panel.spread for panel in panels) or any(c.spread for p in panels for c in p.curves) else ""
+    banded = any(panel.spread for panel in panels) or any(c.spread for p in panels for c in p.curves)
+    note += _band_note(grid) if banded else ""
     title = measure.title + (f" at {number(grid.bandwidths[0])} Gbps" if is_single else " against bandwidth")
     return _with_key(Chart(title, note, list(looks.values()), panels), measure.axis)
+
+
+def _band_note(grid: Grid) -> str:
+    return f" Thin lines show bands: {band_words(grid.cells.values())}."
 
 
 def cost_against_time(grid: Grid, column: str = COST, what: str = "network cost") -> Chart:
@@ -167,7 +172,7 @@ def parts(grid: Grid) -> Chart:
     note = f"At {number(nearest)} Gbps a NIC. A bar shows shares of its iteration; the text behind it gives seconds"
     note += " and the ratio to the fat-tree." if any(series.fabric == REFERENCE for series in grid.series) else "."
     panels = _stacks(grid, nearest)
-    note += BANDS if any(panel.spread for panel in panels) else ""
+    note += _band_note(grid) if any(panel.spread for panel in panels) else ""
     folded = {f"At {number(g)} Gbps": _stacks(grid, g) for g in grid.bandwidths if g != nearest}
     return Chart("Parts of an iteration", note, list(_parts(grid).values()), panels, folded)
 

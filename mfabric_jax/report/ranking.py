@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from mfabric_jax.case.policies import BOUND
 from mfabric_jax.report import grid
 from mfabric_jax.report.grid import CLUSTER, COST, GPU, TIME, TOKEN_JOULES, TOKEN_USD, TOKENS, WORTH, Rows, group_rows
-from mfabric_jax.report.measured_errors import ratio_errors
 from mfabric_jax.report.numerals import count_phrase, millions, number, percent, usable
 from mfabric_jax.support.bands import HIGH_GPUS, LOW_GPUS, LOW_PORTS, LOW_PORTS_NETWORK, QUOTED, is_of_band, ratio_band
+from mfabric_jax.support.measured_errors import ratio_errors
 
 GBPS, OVER, FITS, ACHIEVED = "nic_gbps", "reconfigurations_over_allowed", "fits", "achieved_over_peak"
 MOST, MOST_OF_PAGE = 5, 12  # most lines of a ranking: in a terminal, on a page
@@ -93,12 +93,12 @@ class Design(NamedTuple):
     def over(self, best: "Design", column: str) -> Over:
         """Return the ratio to the best in a column, with its uncertainty by source.
 
-        Sources: the spread of kernels, links and traffic, the model's own error, and quoted prices. Each variant of a
-        source applies to both designs.
+        Sources: the spread of kernels, links and traffic; the model's own error, within which 8 in 10 measured ratios
+        lie; and quoted prices, which have a range of their own. Each variant of a source applies to both designs.
         """
         ratio = self.mean[column] / best.mean[column]
         times = self.mean[TIME] / best.mean[TIME] if best.mean[TIME] > 0 else math.nan
-        error = _OF_FLOWS if math.isnan(times) else ratio_errors().nine_in_ten
+        error = _OF_FLOWS if math.isnan(times) else ratio_errors().eight_in_ten
         error = 0.0 if abs(times - 1) <= _SAME_TIME else error
         by: dict[str, Ends] = {}
         if (band := ratio_band(self.mean, best.mean, TIME)) is not None and times > 0:
@@ -279,15 +279,15 @@ def _doubts(shown: Sequence[Design], column: str) -> Iterator[str]:
     ratios = ratio_errors()
     timed = shown[0].mean[TIME] > 0
     error = (
-        f"the model's own error {percent(ratios.nine_in_ten)} (nine in ten of {ratios.count} measured ratios; between "
-        "fabrics, only multi-rail over multi-plane was measured)"
+        f"the model's own error {percent(ratios.eight_in_ten)} (8 in 10 of {ratios.count} measured ratios are within, "
+        "each source weighted alike; between fabrics, only multi-rail over multi-plane was measured)"
         if timed
         else f"the error of flow level {percent(_OF_FLOWS)}"
     )
     words = {
         SPREAD: "spread of kernels, links and traffic {}",
         MODEL: error if len(set(over.by[MODEL])) > 1 else "no model error, as the times are equal",
-        QUOTES: "other quoted prices {}",
+        QUOTES: "apart from times, other quoted prices {}",
     }
     each = [words[name].format(f"{' to '.join(_percent_texts(ends))}%") for name, ends in over.by.items()]
     yield f"Uncertainty of the lead over the next design: {'; '.join(each)}."

@@ -1,14 +1,15 @@
 """Remarks on rows: their jobs, and conspicuous results, mostly of optical switches."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from mfabric_jax.flows.host import EXACT_PORTS
 from mfabric_jax.report import grid, numerals
 from mfabric_jax.report.grid import Rows, group_rows
-from mfabric_jax.report.measured_errors import accuracy_words
 from mfabric_jax.report.numerals import number, percent, usable
 from mfabric_jax.report.ranking import above_peak
+from mfabric_jax.support.bands import OF_KERNELS
+from mfabric_jax.support.measured_errors import StepErrors, date_of_errors, errors_by_gpu
 from mfabric_jax.workload.parallel import region_remark
 
 TIME, RECONFIG, CHANGES, OVER = "iteration_s", "reconfig_s", "circuit_changes", "reconfigurations_over_allowed"
@@ -19,7 +20,9 @@ _COUNTED = 8  # most values that a sentence names
 _UNEVEN = 1.2  # above this ratio of the busiest rank to the mean, a remark says so
 _SAME = 0.0001  # relative: equal results
 GPU, RATE, KERNEL_TABLE = "gpu.name", "compute.rate", "compute.kernels.table"
+AS_MEASURED = {RATE: "kernels", KERNEL_TABLE: None, "compute.calibration": "none"}  # predictions whose errors are known
 _LACKING = "none"  # value of a setting that a fabric does not have
+HELD = "8 of 10 measured training steps lie within, each source weighted alike"
 MILLION = 1_000_000
 _MOST_ROWS = 20_000
 _PLACE = ("model", "fabric", "ocs", "policy")
@@ -53,8 +56,8 @@ def _missing_quotes(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
 
 def _accuracy(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
     """A remark on accuracy on the GPUs of the rows, if these compute at the rates of the package's measured kernels."""
-    resolved = effective.get("resolved", {})
-    if not any(_may_be(row, resolved, RATE, "kernels") and _may_be(row, resolved, KERNEL_TABLE, None) for row in rows):
+    resolved = {"compute.calibration": "none"} | effective.get("resolved", {})  # older files have no calibration
+    if not any(all(_may_be(row, resolved, path, value) for path, value in AS_MEASURED.items()) for row in rows):
         return
     every = [row[GPU] for row in rows if row.get(GPU) is not None]
     if not every:
@@ -65,11 +68,46 @@ def _accuracy(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
         yield accuracy_words(every, [load for load in loads if load is not None])
 
 
+def accuracy_words(gpus: Iterable[str], loads: Iterable[float] = ()) -> str:
+    """Return sentences on the errors of measured steps of some GPUs.
+
+    `loads`: load of the busiest rank over the mean, of each row; measured steps had evenly routed tokens.
+    """
+    known, listed = errors_by_gpu(), list(dict.fromkeys(gpus))
+    errors = [f"{gpu} {_error_words(known[gpu])}" for gpu in listed if gpu in known]
+    without = [gpu for gpu in listed if gpu not in known]
+    nothing = [f"no step of {' or '.join(without)} was measured"] if without else []
+    made = f"mfabric validate training, {date_of_errors()}"
+    sentence = (
+        f"Predicted time against measured training steps, routed evenly ({made}): {'; '.join([*errors, *nothing])}."
+    )
+    each = list(dict.fromkeys(f"{load:.2f}" for load in sorted(loads)))
+    if not each:
+        return sentence
+    over = each[0] if len(each) == 1 else f"{each[0]} to {each[-1]}"
+    return f"{sentence} In these rows the busiest rank receives {over} times the mean."
+
+
+def _error_words(errors: StepErrors) -> str:
+    """The errors as part of a sentence on predicted times."""
+    mean, worst = (f"{percent(abs(e))} {'less' if e < 0 else 'more'}" for e in (errors.mean, errors.worst))
+    if errors.steps == 1:
+        return f"{mean} than the one step measured"
+    return f"{mean} on average over {errors.steps} steps, {worst} at worst"
+
+
 def _may_be(row: Row, resolved: Mapping[str, Any], path: str, value: str | None) -> bool:
     """Whether a row may have this value of a setting: by its own column, else by the resolved settings of all rows."""
     own = row.get(path)
     own = resolved.get(path) if own is None else own
     return value in own if isinstance(own, list) else own == value
+
+
+def band_words(rows: Iterable[Mapping[str, Any]], draws: int = 0) -> str:
+    """Return what the band of some rows means, after a colon; `draws`: further draws of traffic, if known."""
+    if any(row.get(column) is not None for row in rows for column in OF_KERNELS.values()):
+        return HELD
+    return f"spread of {draws + 1} draws of traffic, but not of seeds" if draws else "spread of draws of traffic"
 
 
 def job_words(rows: Rows) -> list[str]:

@@ -2,7 +2,7 @@
 
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from textwrap import fill
@@ -24,7 +24,7 @@ from mfabric_jax.report.grid import (
 )
 from mfabric_jax.report.numerals import number, percent
 from mfabric_jax.report.ranking import OF_TRAINING, Ranking, not_ranked, rankings
-from mfabric_jax.report.row_remarks import job_words
+from mfabric_jax.report.row_remarks import HELD, band_words, job_words
 from mfabric_jax.support.bands import HIGH, LOW, draw_columns
 
 WIDTH = 100  # most characters of a line; a narrower terminal has fewer
@@ -153,9 +153,7 @@ def _block(grid: Grid, model: str, ranking: Ranking | None) -> str:
     what = f"iteration time in s by NIC bandwidth; {details}"
     own = [row for (name, _, _), row in grid.cells.items() if name == model]
     draws = max(len(draw_columns([name for name, value in row.items() if value is not None])) for row in own)
-    more = f" and of {draws + 1} draws of traffic" if draws else ""
-    spread = f"band: spread of measured kernels and links{more}, but not of seeds"
-    band_note = [fill(spread, on_screen(WIDTH))] if band else []
+    band_note = [fill(f"band: {band_words(own, draws)}", on_screen(WIDTH))] if band else []
     table = [fill(what, on_screen(WIDTH)), plain(lines, columns), *band_note]
     sources = dict.fromkeys(row["compute_source"] for row in own if row.get("compute_source") is not None)
     facts = [*job_words(own), *([f"while GPUs compute: {' and '.join(sources)}"] if sources else [])]
@@ -258,19 +256,40 @@ _ERRORS = (
     TableColumn("worst_error", "worst", percent=True),
     *(TableColumn("inside", "inside the band", percent=True), TableColumn("band", "width of the band", percent=True)),
 )
-
-
+_BY_SOURCE = (
+    *(TableColumn("group", "source"), TableColumn("rows"), TableColumn("mean_error", "mean |error|", percent=True)),
+    *(TableColumn("bias", percent=True), TableColumn("inside", "in band", percent=True)),
+    TableColumn("left_out", "left out", percent=True),
+    *(TableColumn("ratios"), TableColumn("ratio_error", "mean |error|", percent=True)),
+)
 _OF_STEPS = (
-    "Seconds of a step, with its band. Error: predicted over measured - 1; nothing is fitted to a step. Assumed: a\n"
-    "network without oversubscription, evenly routed tokens. Sources and notes are columns of --out."
+    f"Seconds of a step, with its band: {HELD}.\n"
+    "Error: predicted over measured - 1; nothing is fitted to a step. Assumed: a network without\n"
+    "oversubscription, evenly routed tokens. Sources and notes are columns of --out."
 )
 
 
-def trainings(rows: Rows, summary: Rows, ratios: Rows = ()) -> str:
-    """Return the tables of `mfabric validate training`: rows, ratios within a source, and errors by GPU."""
-    every = (rows, _STEPS), (ratios, _RATIOS), (summary, _ERRORS)
+def trainings(rows: Rows, summary: Rows, ratios: Rows = (), sources: Rows = ()) -> str:
+    """Return the tables of `mfabric validate training`: rows, ratios within a source, errors by GPU and by source."""
+    every = (rows, _STEPS), (ratios, _RATIOS), (summary, _ERRORS), (sources, _BY_SOURCE)
     tables = [plain(part, columns) for part, columns in every if part]
-    return "\n\n".join([*tables, _OF_STEPS])
+    return "\n\n".join([*tables, *_source_words(sources), _OF_STEPS])
+
+
+def _source_words(sources: Rows) -> Iterator[str]:
+    """Sentences on bands and on a calibration that are made without a source."""
+    if not sources:
+        return
+    *_, whole, alike = sources
+    held = (
+        f"Left out: inside bands made without the step's source. They hold {percent(whole['left_out'])} of the "
+        f"measured steps ({percent(alike['left_out'])} with sources weighted alike)."
+    )
+    fitted = (
+        f"Mean |error|: as predicted {percent(whole['mean_error'])}; calibrated (compute.calibration measured), each "
+        f"source left out: mean {percent(whole['calibrated'])}."
+    )
+    yield from (fill(sentence, on_screen(WIDTH)) for sentence in (held, fitted))
 
 
 _LAYERS = (

@@ -1,7 +1,9 @@
-"""The uncertainty band of an iteration time: slower and faster kernels, slower and faster links, other traffic.
+"""The uncertainty band of an iteration time.
 
-A variant changes one thing, the same for all fabrics, so the ratio of two designs is taken within a variant
-(`ratio_band`). Kinds of variants are independent: the squares of their deviations add up.
+Where kernels are as they were measured, it is what measured steps were of predicted ones (`holding_ends`), else the
+spread of links and of other traffic (`spread_of`). A variant (slower and faster kernels or links, other traffic)
+changes one thing, the same for all fabrics, so the ratio of two designs is taken within a variant (`ratio_band`). Kinds
+of variants are independent: the squares of their deviations add up.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +13,7 @@ import numpy as np
 
 from mfabric_jax.support.columns import Column, Columns
 
+HELD = 0.8  # of measured steps, within a band; a dozen sources cannot say more
 HOW = ("slow", "fast")
 OF_KERNELS = {how: f"{how}_kernels_s" for how in HOW}  # columns
 OF_LINKS = {how: f"{how}_links_s" for how in HOW}
@@ -23,6 +26,8 @@ LOW_PORTS, LOW_GPUS, HIGH_GPUS = "low_ports_usd", "low_gpus_usd", "high_gpus_usd
 LOW_PORTS_NETWORK = "low_ports_network_usd"
 QUOTED: tuple[str, ...] = (LOW_PORTS, LOW_GPUS, HIGH_GPUS, LOW_PORTS_NETWORK)
 
+Ends = tuple[float, float]
+ROUNDING = 1e-9  # of a sum of weights
 BAND = Columns(
     Column(LOW, "s", "Low end of the band of the predicted time."),
     Column(HIGH, "s", "High end of the band of the predicted time."),
@@ -45,11 +50,52 @@ def draw_columns(names: Any) -> list[str]:
     return [name for name in names if name.startswith("draw_") and name.endswith("_s")]
 
 
-def band_columns(usual: Any, variants: Mapping[str, Any], draws: Sequence[Any]) -> dict[str, Any]:
-    """Return the columns `low_s` and `high_s`, and one for each variant and draw: seconds, of equal shapes."""
+def band_columns(
+    usual: Any, variants: Mapping[str, Any], draws: Sequence[Any], held: Ends | None = None
+) -> dict[str, Any]:
+    """Return the columns `low_s` and `high_s`, and one for each variant and draw: seconds, of equal shapes.
+
+    - `held`: both ends over `usual`; None: the spread of variants and draws.
+    """
     each = dict(variants) | {DRAW.format(number): seconds for number, seconds in enumerate(draws, 2)}
-    low, high = spread_of(usual, each)
+    low, high = spread_of(usual, each) if held is None else (held[0] * usual, held[1] * usual)
     return {LOW: low, HIGH: high} | each
+
+
+# ------------------------------------------------------------------------------------------- what measured ratios hold
+def group_weights(groups: Sequence[str]) -> np.ndarray:
+    """Return weights [N] by which all groups count alike, and all members of a group; their sum is 1."""
+    _, which, size = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
+    return 1 / (len(size) * size[which])
+
+
+def holding_end(values: Any, groups: Sequence[str], held: float) -> float:
+    """Return the least of some values [N] that the fraction `held` of them does not exceed, groups counting alike."""
+    values, weights = np.asarray(values, float), group_weights(groups)
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(reached, held - ROUNDING)])
+
+
+def holding_ends(ratios: Any, groups: Sequence[str], held: float = HELD) -> Ends:
+    """Return the ends of a band that holds the fraction `held` of some ratios [N], groups counting alike.
+
+    Half of the others may lie below and half above, so the band follows a skew (split conformal, asymmetric).
+    """
+    ratios, on_a_side = np.asarray(ratios, float), (1 + held) / 2
+    return -holding_end(-ratios, groups, on_a_side), holding_end(ratios, groups, on_a_side)
+
+
+def holds_left_out(ratios: Any, groups: Sequence[str], held: float = HELD) -> np.ndarray | None:
+    """Return whether each of some ratios [N] lies in the band of the other groups; None if there are no others."""
+    ratios, inside = np.asarray(ratios, float), np.zeros(len(groups), bool)
+    if len(set(groups)) < 2:
+        return None
+    for group in set(groups):
+        own = np.array([other == group for other in groups])
+        low, high = holding_ends(ratios[~own], [other for other in groups if other != group], held)
+        inside[own] = (low <= ratios[own]) & (ratios[own] <= high)
+    return inside
 
 
 def spread_of(usual: Any, each: Mapping[str, Any]) -> tuple[Any, Any]:

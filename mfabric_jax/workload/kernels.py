@@ -198,6 +198,13 @@ class BandwidthShares(NamedTuple):
     cores: float = 0.0
     beside: float = 1.0
 
+    def slow_down(self, factor: float) -> "BandwidthShares":
+        """Return the shares with which communication takes `factor` times as long."""
+        bandwidths = {
+            name: getattr(self, name) / factor for name in ("nic", "nvlink", "ring_nic", "ring_nvlink", "send")
+        }
+        return self._replace(**bandwidths, counts_s=self.counts_s * factor)
+
 
 IDEAL = BandwidthShares()
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mfabric_jax.apps.validation.sources import group_of
 from mfabric_jax.case import Case, cases
 from mfabric_jax.case.paths import read_statement
 from mfabric_jax.checks import one_of
@@ -48,6 +49,11 @@ class MeasuredTraining(NamedTuple):
     note: str = ""
 
     @property
+    def group(self) -> str:
+        """The source that counts once in bands."""
+        return group_of(self.source, self.name)
+
+    @property
     def case(self) -> Case:
         """The case of the training."""
         own = own_model_file(self.model)
@@ -83,7 +89,8 @@ def training_rows(rows: Iterable[MeasuredTraining]) -> Iterator[dict[str, Any]]:
             "error": None if measured is None else predicted / measured - 1,
             "inside": None if measured is None else result["low_s"] <= measured <= result["high_s"],
             **{name: result[name] for name in FACTS},
-            **{"printed": training.printed, "source": training.source, "note": training.note},
+            **{"printed": training.printed, "group": training.group},
+            **{"source": training.source, "note": training.note},
         }
 
 

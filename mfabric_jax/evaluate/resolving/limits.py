@@ -39,6 +39,7 @@ def _sends_again(settings: dict[str, Any]) -> bool:
 WITHOUT_SENDING = ("none", "light", "attention", "parts without moe")
 MORE_THAN_DEMAND = ("random", "previous", "threshold", "local-search", "relaxed")  # draw, or read circuits in place
 PASSES, RANK = _is("job.overlap", "passes"), _is("compute.received.combine", "rank")
+CALIBRATED = _is("compute.calibration", "measured")
 ECMP, PAYS = _is("network.paths", "ecmp"), _is("circuits.reconfigure", "pays")
 PAYS_AGAIN = _both(PAYS, _sends_again)
 SHARED = _is("job.sharding", "gradients", "parameters")
@@ -95,6 +96,8 @@ LIMITS = (
         for path, usual in ITS_SWITCHES
     ),
     CaseLimit(SHARED, "job.overlap_gradients", (False,), "job.sharding gradients or parameters, which overlap anyway"),
+    CaseLimit(CALIBRATED, "compute.rate", ("kernels",), "compute.calibration measured"),
+    CaseLimit(CALIBRATED, "compute.kernels.table", (None,), "compute.calibration measured, which fits the usual table"),
 )
 
 

@@ -23,6 +23,7 @@ from mfabric_jax.fabric.parts_list import PartsTable
 from mfabric_jax.fabric.site import ClusterShape, FabricSite
 from mfabric_jax.fabric.transport import Transport
 from mfabric_jax.support.lazily import LazyModule
+from mfabric_jax.support.measured_errors import Calibration, StepBand, calibration, step_band
 from mfabric_jax.support.notebooks import html_table
 from mfabric_jax.traffic.knobs import WORKLOADS, Knobs
 from mfabric_jax.traffic.placement import SlotLayout
@@ -276,7 +277,19 @@ class Resolved(Hardware):
     def of_kernels(self, job: Workload, how: str = "usual") -> BlockSeconds:
         """Return the seconds of a block by measured kernels; `how`: one of `kernels.HOW`."""
         rate: Any = self.case.compute.rate
-        return kernel_seconds(job, self.server, self._format, how, path=rate.table, code=self.code)
+        seconds = kernel_seconds(job, self.server, self._format, how, path=rate.table, code=self.code)
+        return seconds if self.calibration is None else scale_seconds(seconds, self.calibration.compute)
+
+    @property
+    def calibration(self) -> Calibration | None:
+        return calibration() if self.case.compute.calibration == "measured" else None
+
+    @property
+    def step_band(self) -> StepBand | None:
+        """The band of a step that kernels as they were measured predict; None under other rates."""
+        if self.case.compute.rate.name != "kernels":
+            return None
+        return step_band() if self.calibration is None else StepBand(self.calibration.low, self.calibration.high)
 
     @property
     def code(self) -> TrainingCode:
@@ -294,15 +307,22 @@ class Resolved(Hardware):
             return IDEAL
         how_so = how, case.compute.rate.table
         every = shares_of(job.servers_per_region, case.job.dispatcher, *how_so)
-        return by_size(every, job, self.server, case.job.dispatcher, *how_so)
+        shares = by_size(every, job, self.server, case.job.dispatcher, *how_so)
+        return shares if self.calibration is None else shares.slow_down(self.calibration.communication)
 
     @property
     def memory_Bps(self) -> float:
         """Bandwidth of a GPU's memory in the optimizer step; infinite if unknown."""
         rate: Any = self.case.compute.rate
-        if rate.name == "kernels":
-            return copied_Bps(measured_kernels(self.server, path=rate.table))
-        return self.server.memory_Bps or math.inf
+        if rate.name != "kernels":
+            return self.server.memory_Bps or math.inf
+        copied = copied_Bps(measured_kernels(self.server, path=rate.table))
+        return copied if self.calibration is None else copied / self.calibration.compute
+
+    @property
+    def fixed_s(self) -> float:
+        """Seconds of a step that nothing hides."""
+        return self.code.step_s if self.calibration is None else self.code.step_s * self.calibration.compute
 
     def layout(self, job: Workload) -> SlotLayout:
         """Return `room_of` for the case."""

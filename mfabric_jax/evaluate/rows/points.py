@@ -160,7 +160,7 @@ class EvaluatedBlock:
         details = {"over": self._over_balanced(solved, row_numbers), "source": self._sources(cases)}
         columns = columns_of(self.problem, mean, cases[BANDWIDTH], cases[EFFICIENCY], **details, **ports)
         variants = {name: values for name, values in mean.items() if is_of_band(name)}
-        columns |= band_columns(mean["iteration_s"], variants, self._other_draws())
+        columns |= band_columns(mean["iteration_s"], variants, self._other_draws(), self.resolved.step_band)
         columns |= training_columns(self.problem.resolved, columns)
         return columns | flows
 

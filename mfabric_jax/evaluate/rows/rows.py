@@ -265,10 +265,19 @@ def compute_source(settings: Resolved, job: Workload, achieved: float, measured_
     text = f"{gpu} at {achieved:.0%} of {peak}"
     if rate.name == "kernels":
         own = "" if rate.table is None else f" ({rate.table})"
-        return f"{text}, by kernels as they were measured{own}"
+        return f"{text}, by kernels as they were measured{own}{_calibration_words(settings)}"
     if job.known_as in settings.calibrations:
         return f"{text}, calibrated to published fat-tree times (arXiv 2501.03905)"
     return f"{text}, not calibrated"
+
+
+def _calibration_words(settings: Resolved) -> str:
+    if (fit := settings.calibration) is None:
+        return ""
+    return (
+        f", calibrated to measured training steps (computation x {fit.compute:.2f}, communication x "
+        f"{fit.communication:.2f})"
+    )
 
 
 def changes_of(job: Workload, new_circuits: np.ndarray, switch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -25,6 +25,7 @@ from mfabric_jax.report.grid import (
 )
 from mfabric_jax.report.memory import memory_chart
 from mfabric_jax.report.numerals import percent
+from mfabric_jax.report.row_remarks import HELD
 
 _OVER = "time over the degree bound"
 _ABSENT, _WAITS = "none here", "the job waits"
@@ -83,7 +84,7 @@ def steps_chart(rows: Rows) -> Chart:
         n: (row["low_s"] / row["measured_s"] - 1, row["high_s"] / row["measured_s"] - 1) for n, row in enumerate(known)
     }
     panel = Panel("", "", bars=bars, names=names, totals=totals, spread=spread, percent=True)
-    note = "Lines: the band of the prediction."
+    note = f"Lines: the band of the prediction{f' ({HELD})' if 'group' in known[0] else ''}."
     return Chart("Error of the predicted seconds of a step", note, list(looks.values()), [panel])
 
 

@@ -7,16 +7,32 @@ import pytest
 
 from mfabric_jax import Case, InputError, cases, resolve
 from mfabric_jax.apps.validation import training_rows, trainings
+from mfabric_jax.apps.validation.sources import (
+    SOURCES,
+    calibrated_ratios,
+    fit_factors,
+    group_of,
+    steps_of,
+    summarize_sources,
+)
 from mfabric_jax.apps.validation.step_parts import PARTS as STEP_PARTS
 from mfabric_jax.apps.validation.step_parts import step_parts
 from mfabric_jax.apps.validation.training_steps import CLUSTER, PARTS, RATIOS, training_ratios, training_summary
 from mfabric_jax.evaluate.resolving.set_up import memory_columns
 from mfabric_jax.evaluate.rows.results import describe_cases
 from mfabric_jax.report import remarks
-from mfabric_jax.report.measured_errors import accuracy_words, errors_by_gpu, ratio_errors
+from mfabric_jax.report.row_remarks import accuracy_words
 from mfabric_jax.report.tables import trainings as table
+from mfabric_jax.support.measured_errors import (
+    MeasuredStep,
+    calibration,
+    errors_by_gpu,
+    measured_steps,
+    ratio_errors,
+    step_band,
+)
 from mfabric_jax.workload.gpus import GPUS
-from tests.measured_errors import errors_in, ratios_in
+from tests.measured_errors import band_in, calibration_in, errors_in, ratios_in
 
 PEAK = 989e12  # BF16 of an H100, by which MFU is counted
 EVERY = {one.name: one for one in trainings()}
@@ -80,9 +96,15 @@ def test_a_prediction_stands_beside_its_measurement():
     assert [(one["gpu"], one["rows"]) for one in summary] == [("H100-SXM", 1), ("B300-HGX", 1)]
     assert summary[1]["worst_error"] == other["error"]
     assert summary[1]["mean_error"] == abs(other["error"])
-    said = table(rows, summary, training_ratios(rows))
+    for row in (measured, other):
+        assert (row["low_s"], row["high_s"]) == pytest.approx([end * row["predicted_s"] for end in step_band()])
+        assert row["inside"] == (row["low_s"] <= row["measured_s"] <= row["high_s"])
+    ratios = training_ratios(rows)
+    said = table(rows, summary, ratios, summarize_sources(rows, ratios))
     assert "megatron-1440" in said
     assert f"{measured['error']:.1%}" in said
+    assert "8 of 10 measured training steps lie within, each source weighted alike." in said
+    assert "each source left out: mean " in " ".join(said.split())
 
 
 def memory(name, changes=None):
@@ -190,13 +212,75 @@ def test_measured_errors_of_gpus_are_said():
         assert words in remarks(some, whole)
 
 
+def test_every_row_is_of_a_listed_source():
+    groups = {name: one.group for name, one in EVERY.items()}
+    assert set(groups.values()) == set(SOURCES)
+    assert (groups["megascale-240"], groups["megatron-240"]) == tuple(list(SOURCES)[6:8])  # two systems of one paper
+    assert groups["qwen3-235b-256"] == groups["deepseek-v3-1024-fp8"]  # one repository
+    assert group_of("a paper, table 1", "row") == "a paper, table 1"
+
+
+def test_a_step_is_divided_into_computation_and_communication():
+    """20 s: 6 compute, 2 communicate; the 12 s of bubble count as both, 3 to 1."""
+    row = {"row": "x", "group": "g", "gpu": "H", "predicted_s": 20.0, "measured_s": 25.0, "compute_s": 6.0}
+    row |= {"tp_comm_s": 0.5, "ep_comm_s": 1.0, "dp_comm_s": 0.5}
+    assert steps_of([row, row | {"row": "y", "measured_s": None}]) == {"x": MeasuredStep("g", "H", 15.0, 5.0, 25.0)}
+
+
+def test_factors_that_were_hidden_in_steps_are_found():
+    parts = {"a": [(10, 1), (10, 5)], "b": [(4, 8)], "c": [(6, 6)]}
+    steps = [MeasuredStep(name, "H", x, y, 1.2 * x + 2.1 * y) for name, some in parts.items() for x, y in some]
+    assert fit_factors(steps) == pytest.approx((1.2, 2.1), rel=3e-3)  # between two values that were tried
+    assert calibrated_ratios(steps) == pytest.approx(1, abs=2e-3)
+    assert calibrated_ratios(steps[:2]) is None
+    # Sources weigh alike: three steps of a that take twice as long count as b, whose take half.
+    alike = [MeasuredStep("a", "H", 1, 1, 4)] * 3 + [MeasuredStep("b", "H", 1, 1, 1)]
+    assert sum(fit_factors(alike)) == pytest.approx(2, rel=1e-9)
+    assert calibrated_ratios(alike) == pytest.approx([4, 4, 4, 0.25])
+
+
+def test_errors_are_summarized_by_source():
+    rows = [
+        {"row": name, "group": one.group, "gpu": one.gpu, "compute_s": one.compute_s, "tp_comm_s": one.communication_s}
+        | {"ep_comm_s": 0.0, "dp_comm_s": 0.0, "predicted_s": one.predicted_s, "measured_s": one.measured_s}
+        | {"error": 1 / one.ratio - 1, "inside": step_band().low <= one.ratio <= step_band().high}
+        for name, one in measured_steps().items()
+    ]
+    *by_source, whole, alike = summarize_sources(rows, training_ratios(rows))
+    assert [line["group"] for line in by_source] == list(dict.fromkeys(row["group"] for row in rows))
+    assert whole["rows"] == len(rows) == sum(line["rows"] for line in by_source)
+    assert whole["calibrated"] == pytest.approx(calibration().mean_error, abs=1e-4)
+    for name in ("inside", "left_out", "bias"):
+        assert whole[name] * len(rows) == pytest.approx(sum(line[name] * line["rows"] for line in by_source))
+        assert alike[name] == pytest.approx(sum(line[name] for line in by_source) / len(by_source))
+    assert alike["inside"] >= 0.8  # by how the band is made
+    assert whole["ratios"] == ratio_errors().count
+    assert summarize_sources(rows[:1], [])[0]["left_out"] == by_source_row(by_source, rows[0])["left_out"]
+    assert summarize_sources([rows[0] | {"measured_s": None, "error": None}], []) == []
+
+
+def by_source_row(by_source, row):
+    return next(line for line in by_source if line["group"] == row["group"])
+
+
+def test_stored_numbers_follow_from_stored_steps():
+    steps = measured_steps()
+    assert {name: (one.group, one.gpu) for name, one in steps.items()} == {
+        name: (one.group, one.gpu) for name, one in EVERY.items() if one.measured_s is not None
+    }
+    for name, one in steps.items():
+        assert one.measured_s == pytest.approx(EVERY[name].measured_s, rel=1e-4)
+    for stored, of_steps in ((step_band(), band_in), (ratio_errors(), ratios_in), (calibration(), calibration_in)):
+        assert stored == pytest.approx(of_steps(steps), abs=3e-3)
+    assert set(errors_by_gpu()) == set(errors_in(steps))
+    for gpu, one in errors_in(steps).items():
+        assert errors_by_gpu()[gpu] == pytest.approx(one, abs=2e-4)
+
+
 @pytest.mark.slow
-def test_measured_errors_are_those_of_a_run_now():
-    rows = list(training_rows(EVERY.values()))
-    ratios, of_now = ratio_errors(), ratios_in(rows)
-    assert ratios.count == of_now.count
-    assert ratios.nine_in_ten == pytest.approx(of_now.nine_in_ten, abs=0.002)
-    for gpu, one in errors_in(rows).items():
-        kept = errors_by_gpu()[gpu]
-        assert kept.steps == one.steps
-        assert (kept.mean, kept.worst) == pytest.approx((one.mean, one.worst), abs=0.002), gpu
+def test_stored_steps_are_those_of_a_run_now():
+    stored, of_now = measured_steps(), steps_of(list(training_rows(EVERY.values())))
+    assert list(stored) == list(of_now)
+    for name, one in of_now.items():
+        kept = stored[name]
+        assert (kept.compute_s, kept.communication_s) == pytest.approx((one.compute_s, one.communication_s), rel=2e-3)
