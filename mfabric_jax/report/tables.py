@@ -293,19 +293,19 @@ def _source_words(sources: Rows) -> Iterator[str]:
 
 
 _LAYERS = (
-    *(TableColumn("model"), TableColumn("dispatcher"), TableColumn("format")),
-    *(TableColumn("both_ms", "predicted [ms]"), TableColumn("measured_both_ms", "measured [ms]")),
+    TableColumn("row"),
+    *(TableColumn("predicted_ms", "predicted [ms]"), TableColumn("measured_ms", "measured [ms]")),
     *(TableColumn("forward_error", "forward", percent=True), TableColumn("backward_error", "backward", percent=True)),
-    TableColumn("both_error", "error", percent=True),
+    TableColumn("error", "error", percent=True),
 )
 
 
 def layers(rows: Rows) -> str:
     """Return the table of `mfabric validate layers`, with the mean magnitude of its errors."""
     shown = [
-        {**row} | {f"{name}_ms": units.to_ms(row[f"{name}_s"]) for name in ("both", "measured_both")} for row in rows
+        {**row} | {f"{name}_ms": units.to_ms(row[f"{name}_s"]) for name in ("predicted", "measured")} for row in rows
     ]
-    mean = sum(abs(row["both_error"]) for row in rows) / len(rows)
+    mean = sum(abs(row["error"]) for row in rows) / len(rows)
     words = (
         f"Error: predicted over measured - 1; its mean magnitude is {percent(mean)}. Nothing is fitted to these rows."
     )

@@ -36,7 +36,7 @@ ROUTER_PASSES = 6  # over logits: probabilities, choice, scatter, balance loss, 
 # Elements that a part of routed experts moves without fusion, forward and backward, over those of its rows: a clamp of
 # both halves before the gate and their join; a bias times probabilities, added expert by expert, and the join
 # (Transformer Engine 2.10 and Megatron-Core for gpt-oss, read in their code).
-PASSES_OF_UNFUSED = {"clamp": (8, 10), "bias": (6, 8)}
+UNFUSED_ELEMENTS = {"clamp": (8, 10), "bias": (6, 8)}
 HEAD = "bf16"  # format of scores, router and output head, whatever the other products use
 
 
@@ -100,7 +100,7 @@ def achieved_by_kernels(workload: Workload, gpu: Gpu, precision: str, seconds: B
     return iteration_flops(workload) / (passes * gpu.peak(precision) * total)
 
 
-class Passes(NamedTuple):
+class PassSeconds(NamedTuple):
     """Seconds of the forward pass, of gradients of inputs and of weights, and of recomputation (`again`)."""
 
     forward: float = 0.0
@@ -108,11 +108,11 @@ class Passes(NamedTuple):
     weights: float = 0.0
     again: float = 0.0
 
-    def __add__(self, other: Any) -> "Passes":
-        return Passes(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+    def __add__(self, other: Any) -> "PassSeconds":
+        return PassSeconds(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
     def __rmul__(self, factor: Any) -> Any:
-        return Passes(*(factor * part for part in self))
+        return PassSeconds(*(factor * part for part in self))
 
 
 class BlockKernels:
@@ -135,7 +135,7 @@ class BlockKernels:
         experts, attention = self.experts(), self._attention()
         beside = self._norms() + self.router() + self._around_experts() + self._ffn(self.model.shared_hidden, "shared")
         there = len(self.model.moe_blocks) < self.model.blocks
-        dense = self._norms() + self._ffn(self.model.dense_hidden, "mlp") if there else Passes()
+        dense = self._norms() + self._ffn(self.model.dense_hidden, "mlp") if there else PassSeconds()
         dense = self.model.dense_part * dense
         moe, head = experts + beside, self._head()
         backward = (BackwardParts(*part[1:]) for part in (attention, moe, dense, experts))
@@ -159,7 +159,7 @@ class BlockKernels:
     def _cast(self, elements: float) -> float:
         return self._moved_s(CAST_BYTES * elements) if self.format == "fp8" else 0.0
 
-    def _product(self, rows: float, inner: float, outer: float, *, groups: float = 1, number: str = "") -> Passes:
+    def _product(self, rows: float, inner: float, outer: float, *, groups: float = 1, number: str = "") -> PassSeconds:
         """Seconds of `groups` products of `rows` x `inner` with `inner` x `outer`, in the format `number`, casts left
         out."""
         number = number or self.format
@@ -170,7 +170,7 @@ class BlockKernels:
             tiles = groups * np.ceil(output[0] / TILE) * np.ceil(output[1] / TILE)
             return self._at_once_s(number, groups * np.array([flops, size * read, written, added]), tiles)
 
-        return Passes(
+        return PassSeconds(
             pass_s(flops, rows * inner + weights, ACTIVATION_BYTES * rows * outer, (rows, outer)),
             pass_s(flops, rows * outer + weights, ACTIVATION_BYTES * rows * inner, (rows, inner)),
             pass_s(
@@ -194,32 +194,32 @@ class BlockKernels:
         output_s = written / (memory_Bps * facts["out"]) + added / (memory_Bps * facts["bw"])
         return float(facts.get(kernels.how, 1.0) * (units.us(facts["floor_us"]) + large_s + output_s))
 
-    def _elementwise(self, forward: float, backward: float, tokens: float, count: int) -> Passes:
+    def _elementwise(self, forward: float, backward: float, tokens: float, count: int) -> PassSeconds:
         """Seconds of `count` kernels that together move `forward` or `backward` bf16 elements per token."""
         moved = (self._moved_s(ACTIVATION_BYTES * elements * tokens, count) for elements in (forward, backward))
-        return Passes(*moved)
+        return PassSeconds(*moved)
 
     # --------------------------------------------------------------------------------------------------------- parts
-    def _norms(self) -> Passes:
+    def _norms(self) -> PassSeconds:
         """A norm and a residual move 5 x hidden elements forward, 6 backward. Recomputation repeats only the norm."""
         width, tokens = self.model.hidden, self.own_tokens * (1 if self.job.sequence_parallel else self.split)
         every = self._elementwise(5 * width, 6 * width, tokens, 2)
         return every._replace(again=self._moved_s(2 * 2 * width * tokens) if "norm" in self.again.parts else 0.0)
 
-    def _attention(self) -> Passes:
-        total = Passes()
+    def _attention(self) -> PassSeconds:
+        total = PassSeconds()
         for kind, share in self.model.attention.shares:
             total += share * self._attention_of(kind)
         return total + self.model.mixer_part * self._norms()
 
-    def _attention_of(self, kind: Any) -> Passes:
-        passes, tokens = Passes(), self.attention_tokens
+    def _attention_of(self, kind: Any) -> PassSeconds:
+        passes, tokens = PassSeconds(), self.attention_tokens
         products = kind.products(self.model.hidden)
         ups = kind.ups
         for number, (inner, outer) in enumerate(products):
             split = (inner / self.split, outer) if number == len(products) - 1 else (inner, outer / self.split)
             product = self._product(tokens, *split)
-            cast = Passes(self._cast(tokens * split[0]), self._cast(tokens * split[1]))
+            cast = PassSeconds(self._cast(tokens * split[0]), self._cast(tokens * split[1]))
             again = product.forward if number in ups and self.again.parts & {"mla-up"} else 0.0
             passes += product._replace(again=again) + cast
         moved = kind.pointwise_elements()
@@ -244,10 +244,10 @@ class BlockKernels:
             forward = max(forward, float(windowed)) if windowed < whole else forward
         return forward * (self.rates.attention_backward(width, length) if backward else 1.0)
 
-    def _ffn(self, width: float, part: str) -> Passes:
+    def _ffn(self, width: float, part: str) -> PassSeconds:
         """Seconds of a gated FFN that TP ranks split."""
         if not width:
-            return Passes()
+            return PassSeconds()
         tokens, inner = self.attention_tokens, width / self.split
         first, second = (
             self._product(tokens, self.model.hidden, (self.model.matrices - 1) * inner),
@@ -259,33 +259,33 @@ class BlockKernels:
             again = gated.forward
         return (first + second + gated)._replace(again=again)
 
-    def _gate(self, elements: float) -> Passes:
+    def _gate(self, elements: float) -> PassSeconds:
         """The product of gate and up projection moves three elements forward and five backward (without a gate two and
         three), plus casts of the product and its gradients."""
         moved = self.model.matrices
         forward = self._moved_s(2 * moved * elements) + self._cast(elements)
         back = self._moved_s(2 * (2 * moved - 1) * elements) + self._cast((moved - 1) * elements)
-        return Passes(forward, back)
+        return PassSeconds(forward, back)
 
-    def _around_experts(self) -> Passes:
+    def _around_experts(self) -> PassSeconds:
         """Seconds of the projections to and from the width of routed experts."""
         width, tokens = self.model.expert_width, self.attention_tokens
         if not width:
-            return Passes()
+            return PassSeconds()
         down = self._product(tokens, self.model.hidden, width / self.split)
         return down + self._product(tokens, width / self.split, self.model.hidden)
 
-    def router(self) -> Passes:
+    def router(self) -> PassSeconds:
         """Seconds of the router: logits, probabilities, choice and counts of every expert in float32."""
         experts, tokens = self.model.choices, self.job.tokens / self.job.tp
         if not experts:
-            return Passes()
+            return PassSeconds()
         product = self._product(tokens, self.model.hidden, experts, number=HEAD)
         moved = self._moved_s(ROUTER_PASSES * 4 * experts * tokens, ROUTER_PASSES)
-        passes = product + Passes(moved, moved)
+        passes = product + PassSeconds(moved, moved)
         return passes._replace(again=passes.forward if self.again.parts & {"moe", "router"} else 0.0)
 
-    def experts(self) -> Passes:
+    def experts(self) -> PassSeconds:
         """Seconds that a GPU takes to permute the rows that it receives under balanced routing, and to run routed
         experts on them."""
         job, model = self.job, self.model
@@ -298,42 +298,42 @@ class BlockKernels:
         first = self._product(rows / groups, width, (model.matrices - 1) * inner, groups=groups)
         second = self._product(rows / groups, inner, width, groups=groups)
         loop_s = groups * self.code.loop_s
-        looped = 2 * Passes(loop_s, loop_s, loop_s)
-        gated = self._gate(rows * inner) + self._unfused("clamp", rows * inner)
+        looped = 2 * PassSeconds(loop_s, loop_s, loop_s)
+        gated = self._gate(rows * inner) + self._extra_passes("clamp", rows * inner)
         sent = 0.0 if job.dispatch_bytes < ACTIVATION_BYTES else self._cast(rows * width)
-        moved = self._sorts(rows * width, groups) + Passes(sent, self._cast(rows * width))
-        passes = first + second + looped + gated + self._unfused("bias", rows * width) + moved
+        moved = self._sorts(rows * width, groups) + PassSeconds(sent, self._cast(rows * width))
+        passes = first + second + looped + gated + self._extra_passes("bias", rows * width) + moved
         if "moe" in self.again.parts:
             return passes._replace(again=passes.forward)
         return passes._replace(again=gated.forward if "activation" in self.again.parts else 0.0)
 
-    def _sorts(self, elements: float, groups: int) -> Passes:
+    def _sorts(self, elements: float, groups: int) -> PassSeconds:
         """Seconds of sorting rows by expert, and back afterwards.
 
         Each sort reads and writes rows twice if every copy of a token travels by itself, and once if a server or GPU
         receives a token once. Without fusion, each is an index and a scatter.
         """
         if not self.model.choices:
-            return Passes()
+            return PassSeconds()
         kernels = 4 if self.job.dispatch == "per-expert" and self.job.ep > 1 and groups > 1 else 2
         kernels *= 2 if "permutation" in self.code.unfused else 1
         return self._elementwise(2 * kernels, 2 * kernels, elements, kernels)
 
-    def _unfused(self, part: str, elements: float) -> Passes:
+    def _extra_passes(self, part: str, elements: float) -> PassSeconds:
         """Seconds of the passes over routed rows of a part that the program does not fuse; 0 if it does."""
         if part not in self.code.unfused:
-            return Passes()
-        return self._elementwise(*PASSES_OF_UNFUSED[part], elements, 2)
+            return PassSeconds()
+        return self._elementwise(*UNFUSED_ELEMENTS[part], elements, 2)
 
-    def _head(self) -> Passes:
+    def _head(self) -> PassSeconds:
         """Seconds of the last stage's output heads, losses and MTP projections."""
-        model, tokens, passes = self.model, self.attention_tokens, Passes()
+        model, tokens, passes = self.model, self.attention_tokens, PassSeconds()
         if self.job.head_counted:
             vocab = model.vocab / self.split
             head = self._product(tokens, model.hidden, vocab, number=HEAD)
-            loss = Passes(*(self._moved_s(size * tokens * vocab, 2) for size in LOSS_BYTES))
-            passes = Passes(*((1 + self.job.predicted) * part for part in head + loss))
+            loss = PassSeconds(*(self._moved_s(size * tokens * vocab, 2) for size in LOSS_BYTES))
+            passes = PassSeconds(*((1 + self.job.predicted) * part for part in head + loss))
         if self.job.predicted:
             joined = self._product(tokens, 2 * model.hidden, model.hidden / self.split)
-            passes += Passes(*(self.job.predicted * part for part in joined))
+            passes += PassSeconds(*(self.job.predicted * part for part in joined))
         return passes

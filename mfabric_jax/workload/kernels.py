@@ -69,14 +69,14 @@ def _check_table(named: str, own: dict[str, Any]) -> None:
         where = f"{named}: {name}"
         if name == "training" and isinstance(part, dict):
             for family, rates in part.items():
-                _check_like(f"{where}.{family}", _unnamed(f"{where}.{family}", rates), of_training)
+                _check_like(f"{where}.{family}", _without_names(f"{where}.{family}", rates), of_training)
         elif name in SHARED[1:]:
             _check_like(where, part, usual[name])
         else:
-            _check_like(where, _unnamed(where, part), usual["other"])
+            _check_like(where, _without_names(where, part), usual["other"])
 
 
-def _unnamed(where: str, part: Any) -> Any:
+def _without_names(where: str, part: Any) -> Any:
     """A family without the names of its GPUs, which must be a list."""
     if not isinstance(part, dict) or NAMED not in part:
         return part
@@ -166,7 +166,7 @@ def training_rates(gpu: Gpu, how: str = "usual", path: str | None = None) -> Tra
     `HOW`."""
     column = HOW.index(checks.one_of("how", how, HOW))
     families = table(path)["training"].values()
-    known = next((one for one in families if gpu.name in one[NAMED]), None)
+    known = next((family for family in families if gpu.name in family[NAMED]), None)
     if known is None or states(path, gpu):
         rates = rates_of(gpu, how, path)
         weights = {name: rates.weights[name] / rates.products[name] for name in FORMATS}

@@ -130,8 +130,8 @@ def test_what_is_not_fused_moves_its_bytes():
     assert clamped.inputs - plain.inputs == pytest.approx(10 * 2 * rows * inner / 10)
     assert biased.forward - plain.forward == pytest.approx(6 * 2 * rows * width / 10)
     assert biased.inputs - plain.inputs == pytest.approx(8 * 2 * rows * width / 10)
-    for one, other in zip(looped[:3], plain[:3], strict=True):
-        assert one - other == pytest.approx(2 * 3.0 * JOB.experts_per_rank)
+    for mine, other in zip(looped[:3], plain[:3], strict=True):
+        assert mine - other == pytest.approx(2 * 3.0 * JOB.experts_per_rank)
 
 
 def test_folded_gpus_split_attention_and_hold_other_experts():

@@ -74,15 +74,17 @@ TRAINING = Columns(
 )
 LAYERS = Columns(
     Column("model", TEXT, "Shape of the layer: that of Mixtral, or a part of DeepSeek-V3's."),
-    Column("dispatcher", TEXT, "Library that sends tokens."),
-    Column("format", TEXT, "Number format of products."),
+    Column("row", TEXT, "Layer, library that sends tokens, and number format of products."),
+    PREDICTED,
+    MEASURED,
+    ERROR,
     *(
         column
-        for name, words in (("forward", "the forward pass"), ("backward", "the backward pass"), ("both", "both passes"))
+        for name in ("forward", "backward")
         for column in (
-            Column(f"{name}_s", "s", f"Predicted seconds of {words}."),
-            Column(f"measured_{name}_s", "s", f"Measured seconds of {words}."),
-            Column(f"{name}_error", "", f"Predicted over measured, minus 1, of {words}."),
+            Column(f"{name}_s", "s", f"Predicted seconds of the {name} pass.", detail=True),
+            Column(f"measured_{name}_s", "s", f"Measured seconds of the {name} pass.", detail=True),
+            Column(f"{name}_error", "", f"Predicted over measured, minus 1, of the {name} pass.", detail=True),
         )
     ),
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 from mfabric_jax import units
 from mfabric_jax.workload import get_gpu
-from mfabric_jax.workload.block_kernels import CAST_BYTES, BlockKernels, Passes
+from mfabric_jax.workload.block_kernels import CAST_BYTES, BlockKernels, PassSeconds
 from mfabric_jax.workload.in_server import by_size
 from mfabric_jax.workload.kernels import ONCE_A_SERVER, shares_of, training_rates
 from mfabric_jax.workload.measured_kernels import measured_kernels, pointwise_s
@@ -31,11 +31,12 @@ def layer_rows() -> Iterator[dict[str, Any]]:
         for dispatcher in ("nccl", "deepep", "hybridep"):
             for precision, measured in facts[dispatcher].items():
                 own = layer_seconds(facts, dispatcher, precision)
-                pairs = [(own[0], measured[0]), (own[1], measured[1]), (sum(own), sum(measured))]
-                row: dict[str, Any] = {"model": model, "dispatcher": dispatcher, "format": precision}
-                for name, (predicted, told_ms) in zip(("forward", "backward", "both"), pairs, strict=True):
-                    told = float(units.ms(told_ms))
-                    row |= {f"{name}_s": predicted, f"measured_{name}_s": told, f"{name}_error": predicted / told - 1}
+                measured_s = [float(units.ms(each)) for each in measured]
+                error = sum(own) / sum(measured_s) - 1
+                row: dict[str, Any] = {"row": f"{model}, {dispatcher}, {precision}", "model": model}
+                row |= {"predicted_s": sum(own), "measured_s": sum(measured_s), "error": error}
+                for name, predicted, each in zip(("forward", "backward"), own, measured_s, strict=True):
+                    row |= {f"{name}_s": predicted, f"measured_{name}_s": each, f"{name}_error": predicted / each - 1}
                 yield row
 
 
@@ -44,7 +45,7 @@ def layer_seconds(facts: Mapping[str, Any], dispatcher: str, precision: str) -> 
     job, gpu = _workload(facts, dispatcher), get_gpu(GPU)
     kernels, rates = measured_kernels(gpu), training_rates(gpu)._replace(sustained=1.0)
     block = BlockKernels(job, kernels, rates, precision)
-    work: Passes = block.router() + block.experts()
+    work: PassSeconds = block.router() + block.experts()
     cast = job.experts_per_rank * job.architecture.expert_params * CAST_BYTES if precision == "fp8" else 0.0
     sent = 2 * _sent_s(facts, job, gpu, dispatcher)
     return work.forward + float(pointwise_s(kernels, 1, cast)) + sent, work.inputs + work.weights + sent
@@ -70,12 +71,12 @@ def _workload(facts: Mapping[str, Any], dispatcher: str) -> Workload:
 def _sent_s(facts: Mapping[str, Any], job: Workload, gpu: Any, dispatcher: str) -> float:
     """Seconds of a dispatch or combine: bytes that leave a GPU, at the dispatcher's share of NVLink."""
     share = by_size(shares_of(1, dispatcher), job, gpu, dispatcher).nvlink
-    copies = reached(facts) if dispatcher in ONCE_A_SERVER else facts["top_k"]
+    copies = count_reached_gpus(facts) if dispatcher in ONCE_A_SERVER else facts["top_k"]
     leaving = TOKENS * copies * (GPUS - 1) / GPUS * job.dispatch_bytes_per_selection
     return leaving / (gpu.nvlink * share)
 
 
-def reached(facts: Mapping[str, Any]) -> float:
+def count_reached_gpus(facts: Mapping[str, Any]) -> float:
     """Return the mean number of GPUs with an expert of a token; in `top_groups` groups, one a GPU, where stated."""
     groups = facts.get("top_groups", GPUS)
     each = facts["experts"] // GPUS
