@@ -363,7 +363,7 @@ class Code(SettingsGroup, frozen=True):
     weights_rate: Annotated[
         Share,
         doc(
-            "Rate of products for gradients of weights over that of others: 0.5 where FP8 is added up by blocks in"
+            "Rate of FP8 products for gradients of weights over that of others: 0.5 where FP8 is added up by blocks in"
             " float32 (DeepSeek-V3's training on H800: 600 TFLOP/s for experts)."
         ),
     ] = 1.0

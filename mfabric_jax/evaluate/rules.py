@@ -65,7 +65,7 @@ Seconds = tuple[Array, ...]  # until circuits and packet switches finish, at uni
 def trade_off_of(workload: Workload, rates: Any, seconds: BlockSeconds, routing: str = "unsplit") -> TradeOff:
     """Return the costs and gains of a reconfiguration, at rates and seconds of one case () or of many [C]."""
     reduces = 1 + ffn_all_reduces(workload, moe=True)
-    reduce_s = reduces * tp_bytes_per_gpu(workload) / rates.nvlink_Bps
+    reduce_s = reduces * tp_bytes_per_gpu(workload) / (rates.nvlink_Bps * rates.tp_over)
     xp, seconds = array_module(rates, seconds), complete_seconds(workload, seconds)
     dtype = xp.result_type(seconds.attention_s * reduce_s)
     size = xp.asarray((1.0, workload.combine_bytes / workload.dispatch_bytes), dtype)

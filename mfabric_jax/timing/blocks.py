@@ -206,7 +206,7 @@ def alone(kind: str, recompute: str) -> tuple[tuple[str, Any], ...]:
         return _with_runs(sum(forward_block(), ()))
     backward = _with_runs(sum(backward_block(recompute), ()))
     if kind == "weights":
-        return tuple((run, op._replace(off=False)) for run, op in backward if _off(op))
+        return tuple((run, op._replace(off=False) if _off(op) else op) for run, op in backward if _of_weights(op))
     if kind == "inputs":
         return tuple((run, op) for run, op in backward if not _off(op))
     return _with_runs(sum(map(_with_weights, backward_block(recompute)), ()))
@@ -242,6 +242,11 @@ def kind_of(order: Order, position: tuple[int, int]) -> str:
     if order.later is not None and order.later[position]:
         return "inputs"
     return {FORWARD: "forward", BACKWARD: "backward"}.get(int(order.kind[position]), "weights")
+
+
+def _of_weights(op: Any) -> bool:
+    """Whether a pass of weight gradients alone has this operation: its products, and its wait for the host."""
+    return _off(op) or (isinstance(op, OtherSeconds) and op.which == 1)
 
 
 def _off(op: Any) -> bool:

@@ -27,7 +27,7 @@ from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds, backward_of, complete_seconds
 from mfabric_jax.workload.memory import step_bytes
 from mfabric_jax.workload.recompute import recomputed_of
-from mfabric_jax.workload.schedules import WEIGHT
+from mfabric_jax.workload.schedules import FORWARD, WEIGHT
 from mfabric_jax.workload.training_code import IssueSeconds
 from mfabric_jax.workload.volume import (
     block_params,
@@ -59,6 +59,7 @@ class FabricRates(NamedTuple):
       propagation.
     - `counts_s`: before the dispatch of a forward pass, ranks tell each other how much they send; early ranks wait for
       the last. Where two passes run together, the last rank computes longer by `counts_s`, which nothing hides.
+    - `tp_over`: bandwidth of tensor-parallel collectives over `nvlink_Bps`.
     - `beside`: seconds of transfers beside computation over those alone, where two passes run together.
     - `fixed_s`: of an iteration, which nothing hides.
     - `eps_Bps`, `send_Bps`: a server, for gradients and for sends to the next stage; () or [P].
@@ -80,6 +81,7 @@ class FabricRates(NamedTuple):
     counts_s: Float[Array, ""] | float = 0.0
     alpha_s: Float[Array, ""] | float = 0.0
     phase_s: Float[Array, ""] | float | None = None
+    tp_over: Float[Array, ""] | float = 1.0
     beside: Float[Array, ""] | float = 1.0
     fixed_s: Float[Array, ""] | float = 0.0
 
@@ -229,7 +231,8 @@ def walk(
         return x if x.ndim > 1 else x[:, None]
 
     rates, seconds = jax.tree.map(of_cases, (rates, seconds))  # [C 1] or [C P]
-    compute = compute_of(workload, seconds, rates.nvlink_Bps if tp_Bps is None else of_cases(tp_Bps))
+    tp_Bps = rates.nvlink_Bps if tp_Bps is None else of_cases(tp_Bps)
+    compute = compute_of(workload, seconds, tp_Bps * rates.tp_over)
     blocks = running_blocks(workload, rates, exchanges, compute)
     others = other_seconds_of(workload, rates, compute)
     if others:
@@ -239,7 +242,7 @@ def walk(
     delay_s = _delays(rates, exchanges, send_s)
     table = table_of(order, blocks, compute, delay_s, rules)
     if compute.issued is not None:
-        others["host"] = host_seconds(workload, compute.issued, table)
+        others["host"] = host_seconds(workload, compute.issued, table, sum(others.values()))
         blocks = blocks._replace(others_s=sum(others.values()))
         table = table_of(order, blocks, compute, delay_s, rules)
     slots = run(order, table, send_s, rules, decision_s[:, 0], every=every)
@@ -416,19 +419,24 @@ def other_seconds_of(workload: Workload, rates: FabricRates, compute: BlockCompu
     return by_kind
 
 
-def host_seconds(workload: Workload, issued: IssueSeconds, table: ClockTable) -> Array:
+def host_seconds(workload: Workload, issued: IssueSeconds, table: ClockTable, others_s: Any) -> Array:
     """Return the seconds by which a host that issues kernels lengthens blocks (`training_code`). Passes of a pair hide
-    their all-to-alls, so only their computation counts."""
+    their all-to-alls, so only their computation counts.
+
+    `others_s`: other seconds of blocks, 0 or [C P Q L 2]. A pass of weight gradients alone issues half of a backward
+    pass, as the pass that left them to it does.
+    """
     xp, where, order = array_module(table), places(workload), order_of(workload)
-    busy = table.compute + table.tp + table.exchange
+    beside = others_s.sum(-1) if np.ndim(others_s) else 0.0
+    busy = table.compute + table.tp + table.exchange + beside
     forward, backward = (
         xp.where(xp.asarray(where.experts >= 0)[None], _column(moe), _column(dense))
         for moe, dense in zip(issued.moe, issued.dense, strict=True)
     )
-    halves = (
-        np.ones(order.kind.shape) if order.later is None else np.where(order.later | (order.kind == WEIGHT), 0.5, 1)
-    )
-    issue_s = xp.where(where.backward, backward, forward) * halves[..., None].astype(busy.dtype)
+    ahead = (order.kind == FORWARD)[..., None]
+    halves = np.where(order.kind == WEIGHT, 0.5, 1.0)
+    halves = halves if order.later is None else np.where(order.later, 0.5, halves)
+    issue_s = xp.where(ahead, forward, backward) * halves[..., None].astype(busy.dtype)
     longer = xp.where(where.present, xp.hypot(busy, issue_s) - busy, 0)
     return xp.stack([0 * longer, longer], axis=-1)
 

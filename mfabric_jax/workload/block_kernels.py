@@ -148,7 +148,7 @@ class BlockKernels:
             scores,
             head.forward,
             Backward(*backward, head=head.inputs + head.weights),
-            issue_seconds(self.job, self.code),
+            issue_seconds(self.job, self.code, self.again.parts),
         )
 
     # ------------------------------------------------------------------------------------------------------- kernels
@@ -174,13 +174,17 @@ class BlockKernels:
             pass_s(flops, rows * inner + weights, ACTIVATION_BYTES * rows * outer, (rows, outer)),
             pass_s(flops, rows * outer + weights, ACTIVATION_BYTES * rows * inner, (rows, inner)),
             pass_s(
-                flops / self.rates.weights[number] / self.code.weights_rate,
+                flops / self._weights_rate(number),
                 rows * (inner + outer),
                 sums,
                 (inner, outer),
                 sums,
             ),
         )
+
+    def _weights_rate(self, number: str) -> float:
+        """The rate of products for gradients of weights over that of others."""
+        return self.rates.weights[number] * (self.code.weights_rate if number == "fp8" else 1.0)
 
     def _at_once_s(self, number: str, work: Any, tiles: float) -> float:
         """Seconds of products of these FLOPs, and bytes read, written and read to be added to, all in one kernel
@@ -297,7 +301,7 @@ class BlockKernels:
         )
         first = self._product(rows / groups, width, (model.matrices - 1) * inner, groups=groups)
         second = self._product(rows / groups, inner, width, groups=groups)
-        loop_s = groups * self.code.loop_s
+        loop_s = groups * self.code.loop_s if self.code.experts == "loop" else 0.0
         looped = 2 * PassSeconds(loop_s, loop_s, loop_s)
         gated = self._gate(rows * inner) + self._extra_passes("clamp", rows * inner)
         sent = 0.0 if job.dispatch_bytes < ACTIVATION_BYTES else self._cast(rows * width)

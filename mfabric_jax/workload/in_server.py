@@ -5,7 +5,7 @@ Small messages are slow: an all-gather of 64 MB among eight H100 achieves 63 % o
 
 from mfabric_jax.workload.gpus import Gpu
 from mfabric_jax.workload.kernels import BandwidthShares, states
-from mfabric_jax.workload.measured_kernels import MeasuredKernels, collective_s, measured_gpus, measured_kernels
+from mfabric_jax.workload.measured_kernels import MeasuredKernels, collective_s, is_measured, measured_kernels
 from mfabric_jax.workload.parallel import Workload
 from mfabric_jax.workload.volume import pp_bytes
 
@@ -15,13 +15,13 @@ def by_size(
 ) -> BandwidthShares:
     """Return the shares of a job's messages: TP collectives, and all-to-alls of NCCL, inside a server.
 
-    Those of GPUs without measurements, with other NVLinks, or in a user's table stay as they are.
+    Those of GPUs without measurements and in a user's table stay as they are.
     """
-    if dispatcher == "ideal" or gpu.name not in measured_gpus() or states(path, gpu):
+    if dispatcher == "ideal" or not is_measured(gpu) or states(path, gpu):
         return shares
     kernels = measured_kernels(gpu, how=how, path=path)
     if job.attention_tp > 1:
-        shares = shares._replace(ring_nvlink=_ring_share(kernels, job))
+        shares = shares._replace(tp_nvlink=_ring_share(kernels, job))
     if dispatcher == "nccl" and job.ep > 1:
         shares = shares._replace(nvlink=_all_to_all_share(kernels, job))
     return shares
@@ -39,6 +39,6 @@ def _all_to_all_share(kernels: MeasuredKernels, job: Workload) -> float:
     ranks = min(job.ep, job.ranks_per_server)
     rows = job.selections * ranks / job.ep
     width = job.architecture.routed_width
-    sizes = [rows * width * each for each in (job.dispatch_bytes, job.combine_bytes)]
+    sizes = [rows * width * each / job.tp for each in (job.dispatch_bytes, job.combine_bytes)]
     seconds = sum(float(collective_s(kernels, "all_to_all", ranks, size)) for size in sizes)
     return (ranks - 1) / ranks * sum(sizes) / (seconds * kernels.gpu.nvlink) if ranks > 1 else 1.0

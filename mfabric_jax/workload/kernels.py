@@ -196,6 +196,7 @@ class BandwidthShares(NamedTuple):
     """Achieved over nominal bandwidth of communication.
 
     - `nic`, `nvlink`: in all-to-alls; `ring_nic`, `ring_nvlink`: in rings; `send`: of NICs in sends between stages.
+    - `tp_nvlink`: in tensor-parallel collectives; None: as `ring_nvlink`.
     - `counts_s`: seconds for which early ranks wait for the last one before a dispatch; dropless ones exchange sizes.
     - `cores`: fraction of a GPU's cores that an all-to-all uses.
     - `beside`: seconds of all-to-alls beside computation over those alone.
@@ -209,12 +210,15 @@ class BandwidthShares(NamedTuple):
     counts_s: float = 0.0
     cores: float = 0.0
     beside: float = 1.0
+    tp_nvlink: float | None = None
 
     def slow_down(self, factor: float) -> "BandwidthShares":
         """Return the shares with which communication takes `factor` times as long."""
         bandwidths = {
             name: getattr(self, name) / factor for name in ("nic", "nvlink", "ring_nic", "ring_nvlink", "send")
         }
+        if self.tp_nvlink is not None:
+            bandwidths["tp_nvlink"] = self.tp_nvlink / factor
         return self._replace(**bandwidths, counts_s=self.counts_s * factor)
 
 

@@ -63,11 +63,16 @@ FORMATS = {
 
 
 class MeasuredKernels(NamedTuple):
-    """The kernels of one engine on one GPU: `facts` by kind, as in `measured_kernels.toml`; `how`: one of `HOW`."""
+    """The kernels of one engine on one GPU: `facts` by kind, as in `measured_kernels.toml`; `how`: one of `HOW`.
+
+    `links`: NVLink bandwidth of the GPU that was measured over that of this one. A message on other links takes as long
+    as one of as many times its bytes.
+    """
 
     gpu: Gpu
     facts: Mapping[str, Any]
     how: str = "usual"
+    links: float = 1.0
 
     @property
     def memory_Bps(self) -> float:
@@ -84,6 +89,11 @@ def known_facts() -> Mapping[str, Any]:
     """Return the facts of measured GPUs, as in `measured_kernels.toml`."""
     text = (resources.files("mfabric_jax.workload") / "measured_kernels.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)
+
+
+def is_measured(gpu: Gpu) -> bool:
+    """Return whether kernels of a GPU were measured, or those of the same GPU with other links."""
+    return LIKE.get(gpu.name, gpu.name) in known_facts()
 
 
 def measured_gpus() -> list[str]:
@@ -111,10 +121,8 @@ def measured_kernels(gpu: Gpu, engine: str = FASTEST, how: str = "usual", path: 
     if known is None or states(path, gpu):
         return MeasuredKernels(gpu, _estimated_facts(gpu, how, path), how)
     facts = _merge(known, known.get(engine, {}))
-    if gpu.nvlink != GPUS[LIKE.get(gpu.name, gpu.name)].nvlink:
-        rings = _estimated_collectives(gpu, how, path)
-        facts |= {"all_reduce": rings["all_reduce"], "nccl": rings, "deepep": {}}
-    return MeasuredKernels(gpu, facts, how)
+    links = GPUS[LIKE.get(gpu.name, gpu.name)].nvlink / gpu.nvlink
+    return MeasuredKernels(gpu, facts if links == 1 else facts | {"deepep": {}}, how, links)
 
 
 def _merge(facts: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -426,9 +434,12 @@ def collective_s(kernels: MeasuredKernels, what: str, gpus: int, size: Any) -> A
 
 
 def _by_gpus(kernels: MeasuredKernels, known: Mapping[str, Any], gpus: int, size: Any) -> Any:
+    """Seconds among the nearest measured number of GPUs; more GPUs than that have the same bandwidth of links."""
     if gpus == 1:
         return 0.0 * size
-    return units.us(_at_size(kernels, known[_nearest(known, gpus)], size))
+    near = _nearest(known, gpus)
+    more = max(1.0, (1 - 1 / gpus) / (1 - 1 / int(near)))
+    return more * units.us(_at_size(kernels, known[near], size * kernels.links))
 
 
 DEEPEP_MODES, DEEPEP_WAYS = ("normal", "ll"), ("dispatch", "combine")

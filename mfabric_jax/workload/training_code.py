@@ -49,7 +49,7 @@ class TrainingCode(NamedTuple):
     - `host_s`: seconds in which the host issues a kernel; 0: it never limits.
     - `graphs`: what CUDA graphs hold, one of `GRAPHS`; `experts`: products of local experts in a "loop" or in "one"
       launch; `loop_s`: seconds by which each product of such a loop is longer.
-    - `weights_rate`: rate of products for gradients of weights over that of others. `unfused`: some of `UNFUSED`.
+    - `weights_rate`: rate of FP8 products for gradients of weights over that of others. `unfused`: some of `UNFUSED`.
     - `step_s`: seconds of a step that nothing hides.
     """
 
@@ -79,10 +79,11 @@ class IssueSeconds(NamedTuple):
     dense: Launches
 
 
-def issue_seconds(job: Any, code: TrainingCode) -> IssueSeconds | None:
+def issue_seconds(job: Any, code: TrainingCode, again: frozenset[str] = frozenset()) -> IssueSeconds | None:
     """Return the seconds of issuing the kernels of a block of `job`; None if the host never limits.
 
-    `job`: a `Workload`, or its `attention_tp`, `dispatch` and `experts_per_rank`.
+    - `job`: a `Workload`, or its `attention_tp`, `dispatch` and `experts_per_rank`.
+    - `again`: parts that the backward pass recomputes (`recompute.recomputed_of`).
     """
     if not code.host_s or code.graphs == "step":
         return None
@@ -95,4 +96,8 @@ def issue_seconds(job: Any, code: TrainingCode) -> IssueSeconds | None:
     moe += local * each
     for part in code.unfused - {"bias"}:
         moe += OF_UNFUSED[part]
-    return IssueSeconds(code.host_s * moe, code.host_s * (attention + DENSE))
+    dense = attention + DENSE
+    repeated = attention.forward if "attention" in again else 0.0
+    moe += (0.0, repeated + (moe.forward - attention.forward if "moe" in again else 0.0))
+    dense += (0.0, repeated + (DENSE.forward if "mlp" in again else 0.0))
+    return IssueSeconds(code.host_s * moe, code.host_s * dense)

@@ -31,7 +31,7 @@ from mfabric_jax.timing.iteration import (
     step_seconds,
     walk_alone,
 )
-from mfabric_jax.timing.passes import Exchanges, places
+from mfabric_jax.timing.passes import Exchanges, order_of, places
 from mfabric_jax.timing.trace import segments
 from mfabric_jax.workload import get
 from mfabric_jax.workload.compute import BlockSeconds, block_flops
@@ -693,3 +693,20 @@ def test_two_ranks_that_are_done_one_after_the_other():
     assert float(ends_earlier(jnp.asarray(10.0), left, ahead_s)) == 7.0
     assert float(ends_earlier(jnp.asarray(10.0), left, 3 * ahead_s)) == 4.0  # all else is sent: its own 4 s are left
     assert float(ends_earlier(jnp.asarray(0.0), left, ahead_s)) == 0.0
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe"])
+def test_a_host_lengthens_passes_whatever_the_schedule(schedule):
+    """The parts of a stage add up to its busy time, and a slower host never makes an iteration shorter."""
+    workload = job(
+        pp=2, blocks=4, micro_batches=4, schedule=schedule, **({"chunks": 2} if schedule == "interleaved" else {})
+    )
+    before = 0.0
+    for issue_s in (0.0, 0.001, 0.01):
+        issued = IssueSeconds(Launches(issue_s, 2 * issue_s), Launches(issue_s, 2 * issue_s)) if issue_s else None
+        total, _, walked = timed(workload, BlockSeconds(0.001, 0.001, 0.001, issued=issued))
+        busy = np.asarray(walked.slots.end - walked.slots.begin).sum((1, 2)) + walked.reduce_s + walked.step_s
+        if not order_of(workload).in_pairs.any():
+            np.testing.assert_allclose(sum(walked.stage_seconds.values()), busy, rtol=RTOL)
+        assert total > before
+        before = total

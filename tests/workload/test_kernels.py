@@ -58,9 +58,11 @@ def test_a_product_by_hand():
     assert large.forward == pytest.approx(2 * 400 * 500 * 600 / 100 + 2 * 400 * 600 / 10)
     half = kernels(rates=TWICE._replace(sustained=0.5))._product(400, 500, 600)
     assert half.forward == pytest.approx(2 * 400 * 500 * 600 / 50 + 2 * 400 * 600 / 10)
-    slow = kernels(weights_rate=0.5)._product(400, 500, 600)
-    assert slow.forward == large.forward
-    assert slow.weights == pytest.approx(2 * 400 * 500 * 600 / 12.5 + 2 * 4 * 500 * 600 / 10)
+    assert kernels(weights_rate=0.5)._product(400, 500, 600) == large  # of FP8 alone
+    plain, slow = (kernels("fp8", weights_rate=rate)._product(400, 500, 600) for rate in (1.0, 0.5))
+    assert slow.forward == plain.forward
+    assert plain.weights == pytest.approx(2 * 400 * 500 * 600 / (200 * 0.5) + 2 * 4 * 500 * 600 / 10)
+    assert slow.weights - plain.weights == pytest.approx(2 * 400 * 500 * 600 / (200 * 0.5))
 
 
 def test_groups_formats_and_launches_of_a_product():

@@ -155,8 +155,13 @@ def test_collectives_by_kind_bytes_and_gpus():
     kernels = made(nccl={"all_gather": cells, "all_to_all": {"4": {"1000": 3.0}}})
     assert collective_s(kernels, "all_gather", 1, 1e9) == 0
     assert collective_s(kernels, "all_gather", 2, np.array([500, 2000])) == pytest.approx([2e-6, 4e-6])
-    assert collective_s(kernels, "all_gather", 16, 8000) == pytest.approx(10e-6)
-    assert collective_s(kernels, "all_to_all", 8, 1000) == pytest.approx(3e-6)
+    # More GPUs than were measured send (1 - 1/n) of the bytes over links of the same bandwidth.
+    assert collective_s(kernels, "all_gather", 16, 8000) == pytest.approx(10e-6 * (15 / 16) / (7 / 8))
+    assert collective_s(kernels, "all_to_all", 8, 1000) == pytest.approx(3e-6 * (7 / 8) / (3 / 4))
+    assert collective_s(kernels._replace(links=2.0), "all_gather", 2, 500) == pytest.approx(
+        2e-6
+    )  # links of half the rate
+    assert collective_s(kernels._replace(links=2.0), "all_gather", 2, 1000) == pytest.approx(4e-6)
     with pytest.raises(InputError, match="collective 'broadcast' is unknown"):
         collective_s(kernels, "broadcast", 8, 1000)
 

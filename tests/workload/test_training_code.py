@@ -33,6 +33,15 @@ def test_kernels_of_a_block_by_part():
     assert launches(JOB, unfused=frozenset({"router"}))[0] - moe == 41  # 72 kernels instead of 31
 
 
+def test_what_is_recomputed_is_issued_again():
+    plain = issue_seconds(JOB, HOST)
+    for parts, moe, dense in (({"attention"}, 34, 34), ({"moe"}, 46 + 2 * JOB.experts_per_rank, 0), ({"mlp"}, 0, 8)):
+        again = issue_seconds(JOB, HOST, frozenset(parts))
+        assert (again.moe.backward - plain.moe.backward) / HOST.host_s == pytest.approx(moe)
+        assert (again.dense.backward - plain.dense.backward) / HOST.host_s == pytest.approx(dense)
+        assert again.moe.forward == plain.moe.forward
+
+
 def test_no_host_and_a_graph_of_the_whole_step_add_nothing():
     assert issue_seconds(JOB, FUSED) is None
     assert issue_seconds(JOB, HOST._replace(graphs="step")) is None
@@ -51,6 +60,14 @@ SMALL = {"compute.rate": "kernels", "gpu.name": "H100-SXM", "network.fabric": "f
 
 def iteration_s(**code):
     return row(small(SMALL | {f"compute.code.{name}": value for name, value in code.items()}))["iteration_s"]
+
+
+@pytest.mark.parametrize("rate", ["efficiency", "measured"])
+def test_a_program_is_of_kernels_alone(rate):
+    said = SMALL | {"compute.rate": rate, "compute.code.host_us": 25.0}
+    said |= {"compute.measured.iteration_s": 10.0} if rate == "measured" else {}
+    with pytest.raises(InputError, match=r"compute\.code applies to compute\.rate kernels alone"):
+        row(small(said))
 
 
 def test_a_host_lengthens_an_iteration_and_a_fixed_part_adds():

@@ -34,7 +34,7 @@ from mfabric_jax.workload.gpus import DEFAULT_GPU
 from mfabric_jax.workload.in_server import by_size
 from mfabric_jax.workload.kernels import IDEAL, BandwidthShares, shares_of
 from mfabric_jax.workload.measured_kernels import copied_Bps, measured_kernels
-from mfabric_jax.workload.training_code import TrainingCode, unfused_parts
+from mfabric_jax.workload.training_code import FUSED, TrainingCode, unfused_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -293,8 +293,12 @@ class Resolved(Hardware):
 
     @property
     def code(self) -> TrainingCode:
-        """The training program."""
+        """The training program. Raise `InputError` if it is stated for another source of the rate than kernels."""
         own: Any = self.case.compute.code
+        if self.case.compute.rate.name != "kernels":
+            if own != type(own)():
+                raise InputError("compute.code applies to compute.rate kernels alone; leave it out.")
+            return FUSED
         return TrainingCode(
             *(float(units.us(own.host_us)), own.graphs, own.experts, float(units.us(own.loop_us))),
             *(own.weights_rate, unfused_parts(own.unfused), float(units.ms(own.step_ms))),

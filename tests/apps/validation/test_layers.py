@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
+from mfabric_jax.apps.validation import layers
 from mfabric_jax.apps.validation.layers import TOKENS, count_reached_gpus, layer_rows, layer_seconds
 
 MODEL = {"hidden": 1024, "expert_hidden": 512, "experts": 8, "top_k": 2}
 
 
-def test_the_twelve_layers_are_predicted_within_eight_per_cent():
+def test_the_twelve_layers_are_predicted_within_eight_per_cent_on_average():
     rows = list(layer_rows())
     errors = np.array([row["error"] for row in rows])
     assert len(rows) == 12
@@ -26,10 +27,17 @@ def test_gpus_that_a_token_reaches():
     assert count_reached_gpus(MODEL | {"experts": 16, "top_groups": 2}) == pytest.approx(2 - 2 / 6)
 
 
-def test_weights_are_cast_in_the_forward_pass_and_tokens_sent_twice_a_pass():
-    more = MODEL | {"expert_hidden": 4 * MODEL["expert_hidden"]}
-    for precision in ("bf16", "fp8"):
-        assert layer_seconds(more, "nccl", precision) > layer_seconds(MODEL, "nccl", precision)
+def test_weights_are_cast_in_the_forward_pass(monkeypatch):
+    """4 bytes for each of 1,024 x 512 x 3 weights, at 82 % of 3,350 GB/s; none in bf16."""
+    usual = {precision: layer_seconds(MODEL, "nccl", precision) for precision in ("bf16", "fp8")}
+    monkeypatch.setattr(layers, "CAST_BYTES", 0)
+    for precision, cast_s in (("bf16", 0.0), ("fp8", 4 * 3 * 1024 * 512 / (0.82 * 3350e9))):
+        (forward, backward), (alone, behind) = usual[precision], layer_seconds(MODEL, "nccl", precision)
+        assert forward - alone == pytest.approx(cast_s, abs=1e-12)
+        assert backward == behind
+
+
+def test_tokens_are_sent_twice_a_pass():
     # HybridEP's share of NVLink is larger than DeepEP's: 4 transfers of the bytes that leave a GPU.
     slow, fast = (sum(layer_seconds(MODEL, name, "bf16")) for name in ("deepep", "hybridep"))
     moved = 4 * TOKENS * 2 * 7 / 8 * 1024 * 2 / 450e9

@@ -1,5 +1,6 @@
 """Build the tasks of one replica's passes, block by block, from the operations in `timing.blocks`."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -19,10 +20,16 @@ from mfabric_jax.workload.schedules import FORWARD
 
 
 class Replica(NamedTuple):
-    """One data-parallel replica: `walked` is its timing; `sent` returns the flows of one all-to-all of a block."""
+    """One data-parallel replica.
+
+    - `walked`: its timing; `sent` returns the flows of one all-to-all of a block.
+    - `beside`: seconds of transfers beside computation over those alone. Messages of paired passes have as many times
+      their bytes, so that they take as long.
+    """
 
     walked: Walked
     sent: Callable[[Place, int], Flows]
+    beside: float = 1.0
 
 
 class Lanes(NamedTuple):
@@ -54,7 +61,7 @@ class ReplicaTasks:
         self.rules = rules
         self.decision_s = decision_s
         self.passed = passed
-        self.sent = replica.sent
+        self.sent, self.beside = replica.sent, replica.beside
         self.walked = in_float64(replica.walked)
         self.computed = Computed(workload, self.walked, rules)
         self.through = [site.nothing for site in sites]
@@ -134,6 +141,8 @@ class ReplicaTasks:
                     if not single and counts_s > 0:
                         free = site.compute(_both(free, now), counts_s, f"{name}, the last rank")
                     sent = self.sent(slot, op.which)
+                    if not single and self.beside != 1:
+                        sent = dataclasses.replace(sent, size=self.beside * sent.size)
                     inside_s = float(own.inside_s[(*slot, op.which)])
                     sent = sent.back() if (op.which == 1) != op.again else sent
                     options = {"lag": counts_s, "packets_wait": self.rules.eps_waits}

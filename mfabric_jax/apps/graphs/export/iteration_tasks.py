@@ -163,6 +163,7 @@ def iteration_graph(
             Replica(
                 walk_alone(problem.workload, rates, exchanges, problem.seconds, problem.resolved.rules),
                 ReplicaAllToAlls(replica, exchanges, float(rates.nic_Bps), ends, layout.per_server).flows_at,
+                float(rates.beside),
             )
         )
     options = {"barriers": barriers, "receives": receives, "collectives": collectives}
