@@ -364,7 +364,7 @@ class Code(SettingsGroup, frozen=True):
         Share,
         doc(
             "Rate of products for gradients of weights over that of others: 0.5 where FP8 is added up by blocks in"
-            " float32 (DeepSeek-V3's profile: 600 TFLOP/s for experts on H800)."
+            " float32 (DeepSeek-V3's training on H800: 600 TFLOP/s for experts)."
         ),
     ] = 1.0
     unfused: Annotated[

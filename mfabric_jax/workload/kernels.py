@@ -64,14 +64,26 @@ NAMED = "gpus"  # key of the GPUs of a family; other parts have none
 def _check_table(named: str, own: dict[str, Any]) -> None:
     """Raise `InputError` unless a user's table has the parts and kinds of numbers of the package's table."""
     usual = table()
+    of_training = {key: value for key, value in usual["training"]["hopper"].items() if key != NAMED}
     for name, part in own.items():
-        if isinstance(part, dict) and NAMED in part and name not in SHARED[1:]:
-            gpus, part = part[NAMED], {key: value for key, value in part.items() if key != NAMED}
-            if not isinstance(gpus, list) or not all(isinstance(gpu, str) for gpu in gpus):
-                raise InputError(
-                    f"{named}: {name}.{NAMED} must be a list of names of GPUs, got {checks.format_value(gpus)}."
-                )
-        _check_like(f"{named}: {name}", part, usual[name if name in SHARED else "other"])
+        where = f"{named}: {name}"
+        if name == "training" and isinstance(part, dict):
+            for family, rates in part.items():
+                _check_like(f"{where}.{family}", _unnamed(f"{where}.{family}", rates), of_training)
+        elif name in SHARED[1:]:
+            _check_like(where, part, usual[name])
+        else:
+            _check_like(where, _unnamed(where, part), usual["other"])
+
+
+def _unnamed(where: str, part: Any) -> Any:
+    """A family without the names of its GPUs, which must be a list."""
+    if not isinstance(part, dict) or NAMED not in part:
+        return part
+    gpus = part[NAMED]
+    if not isinstance(gpus, list) or not all(isinstance(gpu, str) for gpu in gpus):
+        raise InputError(f"{where}.{NAMED} must be a list of names of GPUs, got {checks.format_value(gpus)}.")
+    return {key: value for key, value in part.items() if key != NAMED}
 
 
 def _check_like(where: str, value: Any, like: Any) -> None:

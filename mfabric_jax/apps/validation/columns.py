@@ -69,7 +69,6 @@ TRAINING = Columns(
     JUDGED["mfu"],
     ITERATION,
     PRINTED,
-    Column("group", TEXT, "The source as it counts once in bands."),
     SOURCE,
     NOTE,
 )

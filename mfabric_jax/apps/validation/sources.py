@@ -44,7 +44,8 @@ def steps_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, MeasuredStep]:
             communication = sum(row[name] for name in COMMUNICATION)
             compute_s = row["predicted_s"] * row["compute_s"] / (row["compute_s"] + communication)
             parts = compute_s, row["predicted_s"] - compute_s
-            steps[row["row"]] = MeasuredStep(row["group"], row["gpu"], *parts, row["measured_s"])
+            group = group_of(row["source"], row["row"])
+            steps[row["row"]] = MeasuredStep(group, row["gpu"], *parts, row["measured_s"])
     return steps
 
 
@@ -104,9 +105,8 @@ def summarize_sources(rows: Sequence[Mapping[str, Any]], ratios: Sequence[Mappin
         if row["row"] in own and held is not None and calibrated is not None:
             number = list(known).index(row["row"])
             error = {"error": row["error"], "inside": row["inside"], "left_out": held[number]}
-            lines.append(error | {"group": row["group"], "calibrated": 1 / calibrated[number] - 1})
-    of_group = {row["row"]: row["group"] for row in rows}
-    apart = [{**line} | {"group": of_group[line["row"]]} for line in ratios if line["error"] is not None]
+            lines.append(error | {"group": groups[number], "calibrated": 1 / calibrated[number] - 1})
+    apart = [{**line} | {"group": own[line["row"]].group} for line in ratios if line["error"] is not None]
     by_source = [
         _errors(group, [line for line in lines if line["group"] == group], [r for r in apart if r["group"] == group])
         for group in dict.fromkeys(line["group"] for line in lines)

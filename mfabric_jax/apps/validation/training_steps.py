@@ -89,8 +89,7 @@ def training_rows(rows: Iterable[MeasuredTraining]) -> Iterator[dict[str, Any]]:
             "error": None if measured is None else predicted / measured - 1,
             "inside": None if measured is None else result["low_s"] <= measured <= result["high_s"],
             **{name: result[name] for name in FACTS},
-            **{"printed": training.printed, "group": training.group},
-            **{"source": training.source, "note": training.note},
+            **{"printed": training.printed, "source": training.source, "note": training.note},
         }
 
 

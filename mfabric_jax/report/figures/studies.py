@@ -84,7 +84,7 @@ def steps_chart(rows: Rows) -> Chart:
         n: (row["low_s"] / row["measured_s"] - 1, row["high_s"] / row["measured_s"] - 1) for n, row in enumerate(known)
     }
     panel = Panel("", "", bars=bars, names=names, totals=totals, spread=spread, percent=True)
-    note = f"Lines: the band of the prediction{f' ({HELD})' if 'group' in known[0] else ''}."
+    note = f"Lines: the band of the prediction{f' ({HELD})' if 'what' not in known[0] else ''}."
     return Chart("Error of the predicted seconds of a step", note, list(looks.values()), [panel])
 
 

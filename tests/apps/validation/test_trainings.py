@@ -222,7 +222,7 @@ def test_every_row_is_of_a_listed_source():
 
 def test_a_step_is_divided_into_computation_and_communication():
     """20 s: 6 compute, 2 communicate; the 12 s of bubble count as both, 3 to 1."""
-    row = {"row": "x", "group": "g", "gpu": "H", "predicted_s": 20.0, "measured_s": 25.0, "compute_s": 6.0}
+    row = {"row": "x", "source": "g", "gpu": "H", "predicted_s": 20.0, "measured_s": 25.0, "compute_s": 6.0}
     row |= {"tp_comm_s": 0.5, "ep_comm_s": 1.0, "dp_comm_s": 0.5}
     assert steps_of([row, row | {"row": "y", "measured_s": None}]) == {"x": MeasuredStep("g", "H", 15.0, 5.0, 25.0)}
 
@@ -241,13 +241,19 @@ def test_factors_that_were_hidden_in_steps_are_found():
 
 def test_errors_are_summarized_by_source():
     rows = [
-        {"row": name, "group": one.group, "gpu": one.gpu, "compute_s": one.compute_s, "tp_comm_s": one.communication_s}
+        {
+            "row": name,
+            "source": EVERY[name].source,
+            "gpu": one.gpu,
+            "compute_s": one.compute_s,
+            "tp_comm_s": one.communication_s,
+        }
         | {"ep_comm_s": 0.0, "dp_comm_s": 0.0, "predicted_s": one.predicted_s, "measured_s": one.measured_s}
         | {"error": 1 / one.ratio - 1, "inside": step_band().low <= one.ratio <= step_band().high}
         for name, one in measured_steps().items()
     ]
     *by_source, whole, alike = summarize_sources(rows, training_ratios(rows))
-    assert [line["group"] for line in by_source] == list(dict.fromkeys(row["group"] for row in rows))
+    assert [line["group"] for line in by_source] == list(dict.fromkeys(one.group for one in measured_steps().values()))
     assert whole["rows"] == len(rows) == sum(line["rows"] for line in by_source)
     assert whole["calibrated"] == pytest.approx(calibration().mean_error, abs=1e-4)
     for name in ("inside", "left_out", "bias"):
@@ -255,12 +261,8 @@ def test_errors_are_summarized_by_source():
         assert alike[name] == pytest.approx(sum(line[name] for line in by_source) / len(by_source))
     assert alike["inside"] >= 0.8  # by how the band is made
     assert whole["ratios"] == ratio_errors().count
-    assert summarize_sources(rows[:1], [])[0]["left_out"] == by_source_row(by_source, rows[0])["left_out"]
+    assert summarize_sources(rows[:1], [])[0]["left_out"] == by_source[0]["left_out"]
     assert summarize_sources([rows[0] | {"measured_s": None, "error": None}], []) == []
-
-
-def by_source_row(by_source, row):
-    return next(line for line in by_source if line["group"] == row["group"])
 
 
 def test_stored_numbers_follow_from_stored_steps():
