@@ -20,7 +20,7 @@ print(report.plain(rows, columns))
 # ## A target instead of a batch
 #
 # With `serving.tpot_ms` every row has the batch that gives the most tokens a second within that time, at the slow end
-# of the band (measured steps took 1.34 to 1.37 times their prediction). It runs in two micro-batches that overlap or in
+# of the band (measured steps took 1.06 to 1.35 times their prediction). It runs in two micro-batches that overlap or in
 # one, which halves what a step reads of the experts:
 # %%
 rows = []
@@ -54,8 +54,9 @@ figure.savefig("speed.png", dpi=110, bbox_inches="tight")
 # %% [markdown]
 # ![Throughput of a GPU against speed of a request, four fabrics](speed.png)
 #
-# (2 x batch, since two micro-batches take turns.) The lines of fat-tree, full-mesh and mfabric are the same:
-# among 8 servers a NIC carries equally many bytes on each of them. The same from the shell:
+# (2 x batch, since two micro-batches take turns.) All four lines are the same: attention takes longer than
+# communication, which two micro-batches hide. The kink is at 128 tokens, where products begin another row of tiles.
+# The same from the shell:
 #
 # ```sh
 # mfabric serve --gpu H200-SXM --ep 64 --tpot-ms 50 --fabrics fat-tree,full-mesh,mfabric,nvl72 \

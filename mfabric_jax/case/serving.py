@@ -149,6 +149,9 @@ class ReplicaSettings(SettingsGroup, frozen=True):
         Literal["fp8", "bf16"] | None,
         doc("Format of cached keys and values (auto: FP8 with nvfp4 weights and for latents under trtllm, else BF16)."),
     ] = None
+    first_token_ms: Annotated[
+        Least0, doc("Time of hosts and schedulers before a first token, added to the prompt's pass [ms].")
+    ] = 0.0
 
 
 class ServingSettings(SettingsGroup, frozen=True):

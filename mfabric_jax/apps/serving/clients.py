@@ -59,7 +59,7 @@ def client_row(case: Case) -> dict[str, Any]:
     return {
         **{"model": model_of(case).label, "gpu": gpu.name, "tp": serving.tp, "ep": serving.replica.ep},
         **{"tpot_s": seconds.tpot_s, "step_s": seconds.step_s, "prompts_s": seconds.prompts_s},
-        "ttft_s": first_token_s(model, prompt),
+        "ttft_s": first_token_s(model, prompt) + units.ms(serving.replica.first_token_ms),
         "tokens_per_s_per_gpu": clients / seconds.tpot_s / serving.tp,
         "tokens_per_s_per_user": 1 / seconds.tpot_s,
         **_memory(held, gpu),

@@ -43,6 +43,12 @@ def test_settings_of_the_replica_are_read():
     assert client_row(CASE)["memory_gb"] - small["memory_gb"] == pytest.approx(saved)
 
 
+def test_hosts_delay_the_first_token_alone():
+    plain, delayed = client_row(CASE), client_row(CASE.with_({"serving.replica.first_token_ms": 120.0}))
+    assert delayed["ttft_s"] == pytest.approx(plain["ttft_s"] + 0.12)
+    assert [name for name in plain if plain[name] != delayed[name]] == ["ttft_s"]
+
+
 def bytes_of(attention, gpus, requests, **changes):
     facts = {"experts": 4, "top_k": 2, "expert_hidden": 100} | changes
     model = models.Architecture("small", 2, 1000, attention, source="made up", vocab=500, **facts)
