@@ -226,11 +226,11 @@ def routed_s(model: ServedModel, every: Any, copies: Any = 0.0) -> Any:
     if not facts.choices:
         return ffn_s(model, every * load.per_gpu().max(), facts.expert_hidden)
     every = xp.asarray(every, float)[..., None, None]
-    chances = _distinct(load.slot_chances.reshape(len(load.slot_chances), load.gpus, load.slots))
+    chances, taken = _distinct_gpus(load)
     missed = xp.power(align_rank(1 - np.minimum(chances, 1.0), every[..., None]), every[..., None])
     work = ExpertWork(
         (1 - missed).sum(-1),
-        every * align_rank(_distinct(load.per_gpu()), every),
+        every * align_rank(taken, every),
         copies,
         facts.routed_width,
         facts.expert_hidden / model.expert_tp,
@@ -239,10 +239,13 @@ def routed_s(model: ServedModel, every: Any, copies: Any = 0.0) -> Any:
     return experts_s(model.kernels, model.formats.experts, work).max(-1).mean(-1)
 
 
-def _distinct(values: Any) -> Any:
-    """One GPU instead of all if they have equal values."""
-    first = values[:, :1]
-    return first if (abs(values - first) <= SURE * abs(first).max()).all() else values
+def _distinct_gpus(load: ExpertLoad) -> tuple[Any, Any]:
+    """Chances of slots [layers, gpus, slots] and of GPUs [layers, gpus], with one GPU for all that have equal ones."""
+    chances, taken = load.slot_chances.reshape(len(load.slot_chances), load.gpus, load.slots), load.per_gpu()
+    each = np.concatenate([np.sort(chances, axis=-1), taken[..., None]], axis=-1)
+    keys = np.moveaxis(each, 1, 0).reshape(load.gpus, -1)
+    _, first = np.unique(np.round(keys / (SURE * abs(keys).max())), axis=0, return_index=True)
+    return chances[:, first], taken[:, first]
 
 
 def router_s(model: ServedModel, tokens: Any) -> Any:
