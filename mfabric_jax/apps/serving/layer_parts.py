@@ -7,6 +7,7 @@ experts.
 """
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -121,6 +122,17 @@ class ServedModel:
         """GPUs that split experts."""
         return self.load.gpus
 
+    @functools.cached_property
+    def distinct_gpus(self) -> tuple[Any, Any]:
+        """Chances of slots [layers, gpus, slots] and of GPUs [layers, gpus], with one GPU for all that have equal
+        ones."""
+        load = self.load
+        chances, taken = load.slot_chances.reshape(len(load.slot_chances), load.gpus, load.slots), load.per_gpu()
+        each = np.concatenate([np.sort(chances, axis=-1), taken[..., None]], axis=-1)
+        keys = np.moveaxis(each, 1, 0).reshape(load.gpus, -1)
+        _, first = np.unique(np.round(keys / (SURE * abs(keys).max())), axis=0, return_index=True)
+        return chances[:, first], taken[:, first]
+
     @property
     def dense_layers(self) -> int:
         return self.architecture.blocks - len(self.architecture.moe_blocks)
@@ -222,11 +234,11 @@ def routed_s(model: ServedModel, every: Any, copies: Any = 0.0) -> Any:
 
     A model without a router has one expert, a dense FFN.
     """
-    facts, load, xp = model.architecture, model.load, array_module(every)
+    facts, xp = model.architecture, array_module(every)
     if not facts.choices:
-        return ffn_s(model, every * load.per_gpu().max(), facts.expert_hidden)
+        return ffn_s(model, every * model.load.per_gpu().max(), facts.expert_hidden)
     every = xp.asarray(every, float)[..., None, None]
-    chances, taken = _distinct_gpus(load)
+    chances, taken = model.distinct_gpus
     missed = xp.power(align_rank(1 - np.minimum(chances, 1.0), every[..., None]), every[..., None])
     work = ExpertWork(
         (1 - missed).sum(-1),
@@ -237,15 +249,6 @@ def routed_s(model: ServedModel, every: Any, copies: Any = 0.0) -> Any:
         facts.matrices,
     )
     return experts_s(model.kernels, model.formats.experts, work).max(-1).mean(-1)
-
-
-def _distinct_gpus(load: ExpertLoad) -> tuple[Any, Any]:
-    """Chances of slots [layers, gpus, slots] and of GPUs [layers, gpus], with one GPU for all that have equal ones."""
-    chances, taken = load.slot_chances.reshape(len(load.slot_chances), load.gpus, load.slots), load.per_gpu()
-    each = np.concatenate([np.sort(chances, axis=-1), taken[..., None]], axis=-1)
-    keys = np.moveaxis(each, 1, 0).reshape(load.gpus, -1)
-    _, first = np.unique(np.round(keys / (SURE * abs(keys).max())), axis=0, return_index=True)
-    return chances[:, first], taken[:, first]
 
 
 def router_s(model: ServedModel, tokens: Any) -> Any:
