@@ -231,8 +231,8 @@ def walk(
         return x if x.ndim > 1 else x[:, None]
 
     rates, seconds = jax.tree.map(of_cases, (rates, seconds))  # [C 1] or [C P]
-    tp_Bps = rates.nvlink_Bps if tp_Bps is None else of_cases(tp_Bps)
-    compute = compute_of(workload, seconds, tp_Bps * rates.tp_over)
+    of_tp: Any = rates.nvlink_Bps if tp_Bps is None else of_cases(tp_Bps)
+    compute = compute_of(workload, seconds, of_tp * rates.tp_over)
     blocks = running_blocks(workload, rates, exchanges, compute)
     others = other_seconds_of(workload, rates, compute)
     if others:

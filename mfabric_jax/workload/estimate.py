@@ -67,9 +67,8 @@ def iteration_seconds(workload: Workload, server: Gpu, speeds: Speeds = USUAL) -
     """Return the estimated seconds of one iteration by part, for comparing set-ups of a model.
 
     Experts are evenly loaded, links are not shared, switches add no delay, hosts never limit, and messages achieve the
-    same whatever their size. The estimate adds the busiest stage's
-    compute, its TP all-reduces over NVLink and its all-to-alls (traffic between and inside servers in parallel), the
-    bubble, gradients and the optimizer step.
+    same whatever their size. The estimate adds the busiest stage's compute, its TP all-reduces over NVLink and its
+    all-to-alls (traffic between and inside servers in parallel), the bubble, gradients and the optimizer step.
     """
     nics = workload.gpus_per_server if server.nics is None else server.nics
     measured = speeds.efficiency is None
