@@ -72,7 +72,7 @@ MISTAKES = {
         ("--ends gpu --contention all", "ends must be server for contention if the NICs of a server are pooled"),
     ],
     "validate": [
-        ("--runs here", "validate needs a subcommand first; allowed: packet, training, serving"),
+        ("--runs here", "validate needs a subcommand first; allowed: packet, training, layers, serving"),
         ("training deepseek", "row 'deepseek' is unknown"),
         ("training --transport ndp", "transport applies only to validate packet; leave it out, got 'ndp'."),
         ("serving --dtype float32", "dtype applies only to validate packet; leave it out, got 'float32'."),

@@ -89,7 +89,7 @@ class NetworkOf(eqx.Module):
             "inside_Bps": nvlink_Bps * shares.nvlink,
             "memory_Bps": self.memory_Bps,
             "fixed_s": self.fixed_s,
-            "tp_over": (shares.tp_nvlink or shares.ring_nvlink) / shares.ring_nvlink,
+            "tp_over": 1.0 if shares.tp_nvlink is None else shares.tp_nvlink / shares.ring_nvlink,
             "beside": shares.beside,
             "counts_s": shares.counts_s,
         }

@@ -148,12 +148,12 @@ H200 = Case().with_(
 
 
 def test_a_batch_that_is_never_full_may_be_larger_than_a_full_one_in_time():
-    """A full batch of 17 takes longer than 34.2 ms at 4,608 tokens of context, but 3.7 requests a second do not fill
+    """A full batch of 17 takes longer than 34.6 ms at 4,608 tokens of context, but 3.7 requests a second do not fill
     it; 16 would need a second group."""
-    case = H200.with_({"serving.tpot_ms": 34.2, "serving.load.rate": 3.7, "serving.ep": 8})
+    case = H200.with_({"serving.tpot_ms": 34.6, "serving.load.rate": 3.7, "serving.ep": 8})
     (row,) = rows_within_limits(serve(case))
     assert (row["load_decode_gpus"], row["load_prefill_gpus"], row["batch"], row["overlap"]) == (8, 8, 17, False)
-    assert row["tpot_s"] <= 0.0342
+    assert row["tpot_s"] <= 0.0346
 
 
 @pytest.mark.slow
@@ -170,7 +170,7 @@ def test_every_size_counts_without_a_load():
     rows = rows_within_limits(search(cases(H200)))
     best = fastest(rows)
     assert best["ep"] == 256
-    assert best["tokens_per_s_per_gpu"] == pytest.approx(2842, abs=1)
+    assert best["tokens_per_s_per_gpu"] == pytest.approx(2821, abs=1)
     speed = {row["ep"]: row["tokens_per_s_per_gpu"] for row in rows}
     assert speed[176] > max(speed[144], speed[160])
 

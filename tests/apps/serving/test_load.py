@@ -218,7 +218,7 @@ def test_goodput_counts_requests_within_both_limits():
     assert wide["in_slo"] == 1.0
     most = next(serve(CASE.with_({"serving.load.ttft_ms": free["load_ttft_p90_s"] * 1000})))
     assert most["in_slo"] == pytest.approx(0.9, abs=0.01)
-    assert most["goodput_per_s"] == pytest.approx(0.9 * wide["goodput_per_s"], rel=0.1)  # of the ends in a window
+    assert most["goodput_per_s"] == pytest.approx(0.9 * wide["goodput_per_s"], rel=0.15)  # of the ends in a window
     assert next(serve(CASE.with_({"serving.load.tpot_ms": 1.0})))["goodput_per_s"] == 0
 
 
