@@ -40,7 +40,7 @@ print(len(made), "pictures:", ", ".join(sorted(Path(path).name for path in made)
 #
 # Every time has a band: 8 of 10 measured training steps lie within such a band of their prediction
 # ([accuracy](../accuracy.md#how-sure-a-time-is)). Most of that error is the same in all designs, so what tells
-# two designs apart is known better: the column "over best" has a band of its own.
+# two designs apart is known better: the column "over best" has its band.
 # %%
 for row in rows:
     if row["nic_gbps"] == 400:

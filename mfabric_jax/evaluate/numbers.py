@@ -34,10 +34,7 @@ NUMBERS = {  # path of a number in a case: its name here
 PATHS = {name: path for path, name in NUMBERS.items()}
 TRADED_OFF = ("nic_gbps", "goodput", "delay_s", "each_s", "reactivation_s", "efficiency", "nvlink_gigabytes_per_s")
 WHOLE = ("sample", "optical_degree")  # integers
-DEGREES = (
-    "optical_degree",
-    "electrical_nics",
-)  # fields of a region that a case's number may set
+DEGREES = ("optical_degree", "electrical_nics")  # fields of a region that a case's number may set
 
 
 class NetworkOf(eqx.Module):
@@ -89,7 +86,7 @@ class NetworkOf(eqx.Module):
             "inside_Bps": nvlink_Bps * shares.nvlink,
             "memory_Bps": self.memory_Bps,
             "fixed_s": self.fixed_s,
-            "tp_over": 1.0 if shares.tp_nvlink is None else shares.tp_nvlink / shares.ring_nvlink,
+            "tp_over": shares.tp_nvlink / shares.ring_nvlink,
             "beside": shares.beside,
             "counts_s": shares.counts_s,
         }

@@ -6,7 +6,7 @@ changes one thing, the same for all fabrics, so the ratio of two designs is take
 of variants are independent: the squares of their deviations add up.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,14 +86,19 @@ def holding_ends(ratios: Any, groups: Sequence[str], held: float = HELD) -> Ends
     return -holding_end(-ratios, groups, on_a_side), holding_end(ratios, groups, on_a_side)
 
 
-def holds_left_out(ratios: Any, groups: Sequence[str], held: float = HELD) -> np.ndarray | None:
-    """Return whether each of some ratios [N] lies in the band of the other groups; None if there are no others."""
+def holds_left_out(
+    ratios: Any, groups: Sequence[str], ends_of: Callable[[Any, Sequence[str]], Any] = holding_ends
+) -> np.ndarray | None:
+    """Return whether each of some ratios [N] lies in the band of the other groups; None if there are no others.
+
+    `ends_of`: both ends of a band, from ratios and their groups.
+    """
     ratios, inside = np.asarray(ratios, float), np.zeros(len(groups), bool)
     if len(set(groups)) < 2:
         return None
     for group in set(groups):
         own = np.array([other == group for other in groups])
-        low, high = holding_ends(ratios[~own], [other for other in groups if other != group], held)
+        low, high = ends_of(ratios[~own], [other for other in groups if other != group])
         inside[own] = (low <= ratios[own]) & (ratios[own] <= high)
     return inside
 

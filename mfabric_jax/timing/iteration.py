@@ -242,7 +242,7 @@ def walk(
     delay_s = _delays(rates, exchanges, send_s)
     table = table_of(order, blocks, compute, delay_s, rules)
     if compute.issued is not None:
-        others["host"] = host_seconds(workload, compute.issued, table, sum(others.values()))
+        others["host"] = host_seconds(workload, compute.issued, table, blocks.others_s)
         blocks = blocks._replace(others_s=sum(others.values()))
         table = table_of(order, blocks, compute, delay_s, rules)
     slots = run(order, table, send_s, rules, decision_s[:, 0], every=every)
@@ -423,11 +423,11 @@ def host_seconds(workload: Workload, issued: IssueSeconds, table: ClockTable, ot
     """Return the seconds by which a host that issues kernels lengthens blocks (`training_code`). Passes of a pair hide
     their all-to-alls, so only their computation counts.
 
-    `others_s`: other seconds of blocks, 0 or [C P Q L 2]. A pass of weight gradients alone issues half of a backward
+    `others_s`: other seconds of blocks [C P Q L 2]; None: 0. A pass of weight gradients alone issues half of a backward
     pass, as the pass that left them to it does.
     """
     xp, where, order = array_module(table), places(workload), order_of(workload)
-    beside = others_s.sum(-1) if np.ndim(others_s) else 0.0
+    beside = 0.0 if others_s is None else others_s.sum(-1)
     busy = table.compute + table.tp + table.exchange + beside
     forward, backward = (
         xp.where(xp.asarray(where.experts >= 0)[None], _column(moe), _column(dense))

@@ -9,8 +9,6 @@ Nothing here was fitted to the time of a step.
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from mfabric_jax import units
 from mfabric_jax.support.text_files import cached_by_files
 from mfabric_jax.workload.compute import Backward, BackwardParts, BlockSeconds, iteration_flops
@@ -18,12 +16,12 @@ from mfabric_jax.workload.gpus import Gpu
 from mfabric_jax.workload.kernels import TrainingRates, training_rates
 from mfabric_jax.workload.measured_kernels import (
     FORMATS,
-    TILE,
     MeasuredKernels,
     measured_kernels,
+    multiply_s,
     pointwise_s,
     prompt_attention_s,
-    soft_max,
+    score_flop_s,
 )
 from mfabric_jax.workload.parallel import Workload
 from mfabric_jax.workload.recompute import recomputed_of
@@ -162,41 +160,23 @@ class BlockKernels:
     def _product(self, rows: float, inner: float, outer: float, *, groups: float = 1, number: str = "") -> PassSeconds:
         """Seconds of `groups` products of `rows` x `inner` with `inner` x `outer`, in the format `number`, casts left
         out."""
-        number = number or self.format
-        size, flops, weights = FORMATS[number].activation, 2 * rows * inner * outer, inner * outer
-        sums = self.job.accumulated_bytes * weights
+        kernels, number = self.kernels, number or self.format
+        facts, form, weights = kernels.facts["products"][number], FORMATS[number], inner * outer
+        flops, sums = 2 * rows * inner * outer, self.job.accumulated_bytes * weights
+        slower = self.code.weights_rate if number == "fp8" else 1.0
 
         def pass_s(flops: float, read: float, written: float, output: tuple[float, float], added: float = 0.0) -> float:
-            tiles = groups * np.ceil(output[0] / TILE) * np.ceil(output[1] / TILE)
-            return self._at_once_s(number, groups * np.array([flops, size * read, written, added]), tiles)
+            """Seconds of products of these FLOPs, elements read, and bytes written and added to."""
+            each = groups * flops / self.rates.sustained, groups * form.activation * read
+            large_s = multiply_s(facts, kernels, form, *each, output, groups)
+            output_s = groups * (written / facts["out"] + added / facts["bw"]) / kernels.memory_Bps
+            return float(kernels.spread(facts) * (units.us(facts["floor_us"]) + large_s + output_s))
 
         return PassSeconds(
             pass_s(flops, rows * inner + weights, ACTIVATION_BYTES * rows * outer, (rows, outer)),
             pass_s(flops, rows * outer + weights, ACTIVATION_BYTES * rows * inner, (rows, inner)),
-            pass_s(
-                flops / self._weights_rate(number),
-                rows * (inner + outer),
-                sums,
-                (inner, outer),
-                sums,
-            ),
+            pass_s(flops / (self.rates.weights[number] * slower), rows * (inner + outer), sums, (inner, outer), sums),
         )
-
-    def _weights_rate(self, number: str) -> float:
-        """The rate of products for gradients of weights over that of others."""
-        return self.rates.weights[number] * (self.code.weights_rate if number == "fp8" else 1.0)
-
-    def _at_once_s(self, number: str, work: Any, tiles: float) -> float:
-        """Seconds of products of these FLOPs, and bytes read, written and read to be added to, all in one kernel
-        (`measured_kernels.product_s`)."""
-        kernels, facts = self.kernels, self.kernels.facts["products"][number]
-        flops, read, written, added = work
-        waves = np.ceil(tiles / kernels.sms) * kernels.sms / tiles
-        rate = FORMATS[number].rate * kernels.gpu.bf16_flops * facts["rate"] * self.rates.sustained
-        memory_Bps = kernels.memory_Bps
-        large_s = soft_max(flops / rate * waves ** facts["wave"], read / (memory_Bps * facts["bw"]), facts["p"])
-        output_s = written / (memory_Bps * facts["out"]) + added / (memory_Bps * facts["bw"])
-        return float(facts.get(kernels.how, 1.0) * (units.us(facts["floor_us"]) + large_s + output_s))
 
     def _elementwise(self, forward: float, backward: float, tokens: float, count: int) -> PassSeconds:
         """Seconds of `count` kernels that together move `forward` or `backward` bf16 elements per token."""
@@ -240,8 +220,7 @@ class BlockKernels:
         """Seconds of attention scores of whole sequences. A narrow window takes longer than its FLOPs, as measured."""
         job, kernels = self.job, self.kernels
         length, tokens, width = max(2, job.sequence), self.attention_tokens, kind.width
-        flop_s = float(prompt_attention_s(kernels, width, 0, 1.0, 1.0, length)) / (2 * width * length)
-        forward = flop_s * tokens * kind.score_flops(length) / self.split
+        forward = score_flop_s(kernels, width, length) * tokens * kind.score_flops(length) / self.split
         if kind.limit and not kind.state:
             windowed = prompt_attention_s(kernels, width, kind.limit, kind.heads / self.split, tokens, length)
             whole = prompt_attention_s(kernels, width, 0, kind.heads / self.split, tokens, length)

@@ -3,6 +3,7 @@ inference, and communication."""
 
 import math
 import tomllib
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,11 +40,19 @@ class KernelRates(NamedTuple):
 
     def scores(self, sequence: int, width: float, *, backward: bool) -> float:
         """Return the FLOP/s of attention scores, interpolated by the logarithm of the sequence."""
-        by_width = self.attention[backward]
-        nearest = min(by_width, key=lambda known: abs(float(known) - width))
-        known = sorted((float(length), share) for length, share in by_width[nearest].items())
-        lengths, shares = zip(*known, strict=True)
-        return self.peak * float(np.interp(math.log2(sequence), np.log2(lengths), shares))
+        return self.peak * _of_width(self.attention[backward], width, sequence)
+
+
+def _of_width(by_width: Mapping[str, Mapping[str, float]], width: float, sequence: int) -> float:
+    """The value at a sequence length, of the nearest width."""
+    nearest = min(by_width, key=lambda known: abs(float(known) - width))
+    return _interpolate(by_width[nearest], sequence)
+
+
+def _interpolate(known: Mapping[str, float], size: float) -> float:
+    """The value at a size, interpolated by its logarithm."""
+    sizes, values = zip(*sorted((float(name), value) for name, value in known.items()), strict=True)
+    return float(np.interp(math.log2(size), np.log2(sizes), values))
 
 
 @cached_by_files(lambda path=None: (path,), maxsize=64)
@@ -154,10 +163,7 @@ class TrainingRates(NamedTuple):
 
     def attention_backward(self, width: float, sequence: int) -> float:
         """Return the seconds of attention backward over forward, interpolated by the logarithm of the sequence."""
-        nearest = min(self.backward, key=lambda known: abs(float(known) - width))
-        known = sorted((float(length), ratio) for length, ratio in self.backward[nearest].items())
-        lengths, ratios = zip(*known, strict=True)
-        return float(np.interp(math.log2(sequence), np.log2(lengths), ratios))
+        return _of_width(self.backward, width, sequence)
 
 
 @cached_by_files(lambda gpu, how="usual", path=None: (path,), maxsize=64)
@@ -195,8 +201,8 @@ def is_blackwell(gpu: Gpu) -> bool:
 class BandwidthShares(NamedTuple):
     """Achieved over nominal bandwidth of communication.
 
-    - `nic`, `nvlink`: in all-to-alls; `ring_nic`, `ring_nvlink`: in rings; `send`: of NICs in sends between stages.
-    - `tp_nvlink`: in tensor-parallel collectives; None: as `ring_nvlink`.
+    - `nic`, `nvlink`: in all-to-alls; `ring_nic`, `ring_nvlink`: in rings; `tp_nvlink`: in tensor-parallel collectives;
+      `send`: of NICs in sends between stages.
     - `counts_s`: seconds for which early ranks wait for the last one before a dispatch; dropless ones exchange sizes.
     - `cores`: fraction of a GPU's cores that an all-to-all uses.
     - `beside`: seconds of all-to-alls beside computation over those alone.
@@ -206,19 +212,16 @@ class BandwidthShares(NamedTuple):
     nvlink: float = 1.0
     ring_nic: float = 1.0
     ring_nvlink: float = 1.0
+    tp_nvlink: float = 1.0
     send: float = 1.0
     counts_s: float = 0.0
     cores: float = 0.0
     beside: float = 1.0
-    tp_nvlink: float | None = None
 
     def slow_down(self, factor: float) -> "BandwidthShares":
         """Return the shares with which communication takes `factor` times as long."""
-        bandwidths = {
-            name: getattr(self, name) / factor for name in ("nic", "nvlink", "ring_nic", "ring_nvlink", "send")
-        }
-        if self.tp_nvlink is not None:
-            bandwidths["tp_nvlink"] = self.tp_nvlink / factor
+        names = ("nic", "nvlink", "ring_nic", "ring_nvlink", "tp_nvlink", "send")
+        bandwidths = {name: getattr(self, name) / factor for name in names}
         return self._replace(**bandwidths, counts_s=self.counts_s * factor)
 
 
@@ -233,13 +236,13 @@ def shares_of(servers: int, dispatcher: str, how: str = "usual", path: str | Non
     every, column = table(path), HOW.index(how)
     known = every["communication"]
     family, rings = known[checks.one_of("dispatcher", dispatcher, DISPATCHERS)], known["rings"]
-    sizes = sorted((float(size), shares[column]) for size, shares in family["nic"].items())
-    lengths, shares = zip(*sizes, strict=True)
+    nic = {size: shares[column] for size, shares in family["nic"].items()}
     return BandwidthShares(
-        nic=float(np.interp(math.log2(max(servers, 1)), np.log2(lengths), shares)),
+        nic=_interpolate(nic, max(servers, 1)),
         nvlink=family["nvlink"][column],
         ring_nic=rings["nic"][column],
         ring_nvlink=rings["nvlink"][column],
+        tp_nvlink=rings["nvlink"][column],
         send=rings["send"][column],
         counts_s=float(units.us(every["counts"]["us"][column])),
         cores=family["cores"],

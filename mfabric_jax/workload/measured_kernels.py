@@ -78,6 +78,10 @@ class MeasuredKernels(NamedTuple):
     def memory_Bps(self) -> float:
         return math.inf if self.gpu.memory_Bps is None else self.gpu.memory_Bps
 
+    def spread(self, facts: Mapping[str, Any]) -> float:
+        """Return what the usual seconds of a fact are multiplied by."""
+        return facts.get(self.how, 1.0)
+
     @property
     def sms(self) -> int:
         """Streaming multiprocessors of the GPU."""
@@ -117,11 +121,12 @@ def measured_kernels(gpu: Gpu, engine: str = FASTEST, how: str = "usual", path: 
     """
     one_of("engine", engine, (*ENGINES, FASTEST))
     one_of("how", how, HOW)
-    known = known_facts().get(LIKE.get(gpu.name, gpu.name))
+    name = LIKE.get(gpu.name, gpu.name)
+    known = known_facts().get(name)
     if known is None or states(path, gpu):
         return MeasuredKernels(gpu, _estimated_facts(gpu, how, path), how)
     facts = _merge(known, known.get(engine, {}))
-    links = GPUS[LIKE.get(gpu.name, gpu.name)].nvlink / gpu.nvlink
+    links = GPUS[name].nvlink / gpu.nvlink
     return MeasuredKernels(gpu, facts if links == 1 else facts | {"deepep": {}}, how, links)
 
 
@@ -129,11 +134,6 @@ def _merge(facts: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """The facts of the fastest engine, replaced where an engine has its own."""
     both = {name: _merge(facts[name], value) for name, value in own.items() if isinstance(facts.get(name), dict)}
     return {**facts, **own, **both}
-
-
-def _times(kernels: MeasuredKernels, facts: Mapping[str, Any]) -> float:
-    """What the usual seconds are multiplied by."""
-    return facts.get(kernels.how, 1.0)
 
 
 SHARP = 30.0  # exponent of a knee that is hardly soft
@@ -180,7 +180,7 @@ def _estimated_facts(gpu: Gpu, how: str, path: str | None = None) -> dict[str, A
         "pointwise": {"floor_us": launch_us, "bw": bw},
         "products": products,
         "experts": experts,
-        "decode": _estimated_decode(gpu, rates, launch_us),
+        "decode": _estimated_decode(gpu, rates, launch_us, bw),
         "latent": {"floor_us": 0.0, "ns_a_token": 0.0},
         "prompt_ns": scores,
         "all_reduce": collectives["all_reduce"],
@@ -207,9 +207,8 @@ def _estimated_collectives(gpu: Gpu, how: str, path: str | None) -> dict[str, An
     }
 
 
-def _estimated_decode(gpu: Gpu, rates: KernelRates, launch_us: float) -> dict[str, Any]:
+def _estimated_decode(gpu: Gpu, rates: KernelRates, launch_us: float, bw: float) -> dict[str, Any]:
     """Kernels of attention in decoding. Latent attention reads its cache, or takes its FLOPs at the rate of scores."""
-    bw = 1.0 if gpu.memory_Bps is None else rates.memory_Bps / gpu.memory_Bps
     known: dict[str, Any] = {
         "gqa": {cache: {"floor_us": launch_us, "bw": bw, "ns_a_context_token": 0.0} for cache in CACHE}
     }
@@ -244,7 +243,7 @@ def product_s(kernels: MeasuredKernels, number: str, rows: Any, inner: Any, oute
     and W the bytes written, which products write when they have finished.
     """
     facts = _facts_of(kernels.facts["products"], number, kernels.gpu)
-    return _times(kernels, facts) * product_form(facts, kernels, FORMATS[number], rows, inner, outer)
+    return kernels.spread(facts) * product_form(facts, kernels, FORMATS[number], rows, inner, outer)
 
 
 def product_form(
@@ -253,16 +252,33 @@ def product_form(
     """Return `product_s` for these constants."""
     xp, memory_Bps = array_module(rows, inner, outer), kernels.memory_Bps
     rows = xp.asarray(rows, float)
-    tiles = xp.ceil(rows / TILE) * xp.ceil(xp.asarray(outer, float) / TILE)
-    waves = xp.ceil(tiles / kernels.sms) * kernels.sms / tiles
-    flops_s = 2 * rows * inner * outer / (form.rate * kernels.gpu.bf16_flops * facts["rate"])
     read = form.weight * inner * outer + form.activation * rows * inner
     return (
         units.us(facts["floor_us"])
-        + soft_max(flops_s * waves ** facts["wave"], read / (memory_Bps * facts["bw"]), facts["p"])
+        + multiply_s(facts, kernels, form, 2 * rows * inner * outer, read, (rows, outer))
         + ACTIVATION_BYTES * rows * outer / (memory_Bps * facts["out"])
         + form.cast * rows * inner / (memory_Bps * facts["cast"])
     )
+
+
+def multiply_s(
+    facts: Mapping[str, float],
+    kernels: MeasuredKernels,
+    form: KernelFormat,
+    flops: Any,
+    read: Any,
+    output: tuple[Any, Any],
+    groups: float = 1,
+) -> Any:
+    """Return the seconds of `groups` products in one kernel, without its floor and without writing outputs.
+
+    - `flops`, `read`: FLOPs, and bytes of operands, of all. `output`: rows and columns of each output.
+    """
+    xp = array_module(*output)
+    tiles = groups * xp.ceil(xp.asarray(output[0], float) / TILE) * xp.ceil(xp.asarray(output[1], float) / TILE)
+    waves = xp.ceil(tiles / kernels.sms) * kernels.sms / tiles
+    flops_s = flops / (form.rate * kernels.gpu.bf16_flops * facts["rate"])
+    return soft_max(flops_s * waves ** facts["wave"], read / (kernels.memory_Bps * facts["bw"]), facts["p"])
 
 
 def soft_max(first: Any, second: Any, power: float) -> Any:
@@ -305,7 +321,7 @@ def experts_s(kernels: MeasuredKernels, number: str, work: ExpertWork) -> Any:
     with F the FLOPs of all rows, each expert's filled up by half a tile, and W the weights of active experts.
     """
     facts = _facts_of(kernels.facts["experts"], number, kernels.gpu)
-    return _times(kernels, facts) * experts_form(facts, kernels, FORMATS[number], work)
+    return kernels.spread(facts) * experts_form(facts, kernels, FORMATS[number], work)
 
 
 def experts_form(facts: Mapping[str, float], kernels: MeasuredKernels, form: KernelFormat, work: ExpertWork) -> Any:
@@ -337,7 +353,7 @@ def decode_s(kernels: MeasuredKernels, cache: str, elements: Any, requests: Any,
     known = kernels.facts["decode"]
     kind = known["gqa"] if not heads else known[_nearest(known, heads)]
     facts = kind[one_of("cache format", cache, CACHE)]
-    return _times(kernels, facts) * decode_form(facts, kernels, cache, elements, requests, context)
+    return kernels.spread(facts) * decode_form(facts, kernels, cache, elements, requests, context)
 
 
 def decode_form(
@@ -358,7 +374,7 @@ def latent_s(kernels: MeasuredKernels, tokens: Any) -> Any:
     """Return the seconds of a module of latent attention in decoding beside its products and its core: norms of
     latents, rotations, concatenations, writes of the cache."""
     facts = kernels.facts["latent"]
-    return _times(kernels, facts) * latent_form(facts, tokens)
+    return kernels.spread(facts) * latent_form(facts, tokens)
 
 
 def latent_form(facts: Mapping[str, float], tokens: Any) -> Any:
@@ -391,6 +407,11 @@ def prompt_attention_s(
     return units.ns(each_ns) * heads * tokens
 
 
+def score_flop_s(kernels: MeasuredKernels, width: float, length: float) -> float:
+    """Return the seconds of a FLOP of scores over whole prompts of `length` tokens, by heads of this width."""
+    return float(prompt_attention_s(kernels, width, 0, 1.0, 1.0, length)) / (2 * width * length)
+
+
 WINDOW = 128  # tokens of the measured window
 
 
@@ -400,7 +421,7 @@ def _cells(facts: Mapping[str, float]) -> dict[float, float]:
 
 
 def _at_size(kernels: MeasuredKernels, facts: Mapping[str, float], size: Any) -> Any:
-    return _times(kernels, facts) * log_interpolated(facts, size)
+    return kernels.spread(facts) * log_interpolated(facts, size)
 
 
 def log_interpolated(facts: Mapping[str, float], size: Any) -> Any:
@@ -479,10 +500,10 @@ def deepep_gpus() -> list[str]:
 def copied_Bps(kernels: MeasuredKernels) -> float:
     """Return the bytes/s at which kernels that only move bytes read and write memory."""
     facts = kernels.facts["pointwise"]
-    return kernels.memory_Bps * facts["bw"] / _times(kernels, facts)
+    return kernels.memory_Bps * facts["bw"] / kernels.spread(facts)
 
 
 def pointwise_s(kernels: MeasuredKernels, count: float, size: Any) -> Any:
     """Return the seconds of `count` kernels that together move `size` bytes: norms, rotations, gates, casts, sums."""
     facts = kernels.facts["pointwise"]
-    return units.us(_times(kernels, facts) * count * facts["floor_us"]) + size / copied_Bps(kernels)
+    return units.us(kernels.spread(facts) * count * facts["floor_us"]) + size / copied_Bps(kernels)

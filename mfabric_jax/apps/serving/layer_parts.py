@@ -32,6 +32,7 @@ from mfabric_jax.workload.measured_kernels import (
     pointwise_s,
     product_s,
     prompt_attention_s,
+    score_flop_s,
 )
 from mfabric_jax.workload.mixers import STATE_BYTES
 from mfabric_jax.workload.models import Architecture
@@ -198,7 +199,7 @@ def _decoding_s(model: ServedModel, kind: Any, tokens: PassTokens) -> Any:
     total = 0.0
     for work in before:
         read_s = pointwise_s(kernels, 1, requests * (work.index_bytes + work.elements * CACHE[cache]))
-        total = total + xp.maximum(read_s, tokens.answers * work.flops * _flop_s(kernels, kind))
+        total = total + xp.maximum(read_s, tokens.answers * work.flops * score_flop_s(kernels, kind.width, LONG))
     if kind.state:
         total = total + pointwise_s(kernels, 1, 2 * STATE_BYTES * requests * kind.state / model.tp)
     if core is None:
@@ -214,16 +215,11 @@ def _decoding_s(model: ServedModel, kind: Any, tokens: PassTokens) -> Any:
 def _scores_s(model: ServedModel, kind: Any, tokens: PassTokens) -> Any:
     """Seconds of one layer's scores of whole prompts. Recurrences, and indexers, which every GPU computes, take their
     FLOPs at the rate of attention scores."""
-    kernels, length, flop_s = model.kernels, max(2.0, tokens.length), _flop_s(model.kernels, kind)
+    kernels, length, flop_s = model.kernels, max(2.0, tokens.length), score_flop_s(model.kernels, kind.width, LONG)
     if kind.state:
         return tokens.prompts * kind.score_flops(round(length)) / model.tp * flop_s
     core = prompt_attention_s(kernels, kind.width, kind.limit, kind.heads / model.tp, tokens.prompts, length)
     return core + tokens.prompts * kind.index_heads * kind.index_dim * length * flop_s
-
-
-def _flop_s(kernels: MeasuredKernels, kind: Any) -> float:
-    """Seconds of a FLOP of scores of long prompts."""
-    return float(prompt_attention_s(kernels, kind.width, 0, 1.0, 1.0, LONG)) / (2 * kind.width * LONG)
 
 
 # --------------------------------------------------------------------------------------------- experts and other layers

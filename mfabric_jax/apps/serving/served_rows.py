@@ -16,6 +16,7 @@ import numpy as np
 from mfabric_jax import checks, units
 from mfabric_jax.apps.serving.replica import ServedReplica, replica, token_seconds
 from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.support.bands import HELD, holds_left_out
 from mfabric_jax.support.text_files import read_text
 from mfabric_jax.workload import get_gpu
 from mfabric_jax.workload.gpus import GPUS, Gpu
@@ -28,7 +29,6 @@ MEASURED, PEER = "silicon_tpot_ms", "peer_tpot_ms"
 # Measured over predicted time of 8 in 10 of 666 measured rows of served models. Bands made without the rows of the same
 # model, GPU and engine held 80 % of these (`hold_left_out`).
 BAND = (0.86, 1.24)
-HELD = 0.8
 NOT_SPLIT = ("dp_size", "attention_dp_size", "pp_size")  # degrees that must be 1, where a file has them
 DRAFTS = ("draft_tokens", "nextn")  # that must be 0, where a file has them
 SYSTEMS = {
@@ -188,15 +188,10 @@ def hold_left_out(rows: Sequence[Mapping[str, Any]]) -> float | None:
     A band holds `HELD` of the ratios of measured to predicted time that it is made from (split conformal, asymmetric).
     """
     known = [row for row in rows if row["error"] is not None]
-    groups = [tuple(row[name] for name in ("model_path", "system", "backend")) for row in known]
-    ratios, inside = np.array([1 / (1 + row["error"]) for row in known]), 0
-    if len(set(groups)) < 2:
-        return None
-    for group in set(groups):
-        own = np.array([other == group for other in groups])
-        low, high = np.quantile(ratios[~own], [(1 - HELD) / 2, (1 + HELD) / 2])
-        inside += ((ratios[own] >= low) & (ratios[own] <= high)).sum()
-    return float(inside / len(known))
+    groups = [", ".join(row[name] for name in ("model_path", "system", "backend")) for row in known]
+    ends_of = lambda ratios, _: np.quantile(ratios, [(1 - HELD) / 2, (1 + HELD) / 2])  # noqa: E731
+    inside = holds_left_out([1 / (1 + row["error"]) for row in known], groups, ends_of)
+    return None if inside is None else float(inside.mean())
 
 
 def _of(mean: Any, values: Any) -> float | None:

@@ -60,10 +60,7 @@ LEAST_RADIX = 4  # half of its ports go up
 ELECTRICAL_SHARE = 4  # mfabric: one in 4 NICs of a server is on the tree (2 of 8)
 BATCH = GLOBAL, MICRO_BATCHES, PER_STAGE, BUBBLE = EITHER[0]
 DEGREE = "network.mfabric.optical_degree"
-FIT = (
-    "job.recompute",
-    "fit",
-)  # counts as open: a recipe may replace it
+FIT = ("job.recompute", "fit")  # counts as open: a recipe may replace it
 
 
 class _DraftCase:

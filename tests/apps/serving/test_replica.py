@@ -124,7 +124,7 @@ def test_an_indexer_is_a_kernel_of_its_own():
 
 def test_an_indexer_reads_keys_in_the_format_of_the_cache():
     """4 requests over 1e6 tokens of 64 elements: 512 MB a layer in bf16 and half of it in FP8, at 1e12 x the GPU's
-    bandwidth but for small kernels, which have 1e-3 of 3.35e12 bytes/s."""
+    bandwidth; only small kernels have a finite one, 1e-3 of 3.35e12 bytes/s."""
     kind = dataclasses.replace(GQA, index_heads=4, index_dim=64, index_top_k=128)
     slow = FLOORS | {"pointwise": {"floor_us": 0.0, "bw": 1e-3}}
     slow["decode"] = {"gqa": dict.fromkeys(("bf16", "fp8"), FLOORS["decode"]["gqa"]["bf16"])}

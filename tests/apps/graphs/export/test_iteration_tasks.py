@@ -59,6 +59,11 @@ CASES = {
     "kernels": ("oversub-fat-tree", {"compute.rate": "kernels", "gpu.name": "H100-SXM"}),
     "kernels and circuits": ("mfabric", {"compute.rate": "kernels", "job.dispatch": "per-server"}),
     "pairs": ("mfabric", {MICRO_BATCHES: 3, "job.passes.comm_cores": 0.1}),
+    "pairs whose transfers are slower beside computation": (
+        "fat-tree",
+        {"compute.rate": "kernels", "gpu.name": "H100-SXM", "job.dispatcher": "nccl", "job.overlap": "passes"}
+        | {MICRO_BATCHES: 3, "network.nic_gbps": 100.0, "job.precision.dispatch": 200.0},
+    ),
     "pairs whose ranks wait for the last": (
         "fat-tree",
         {"compute.rate": "kernels", "gpu.name": "H100-SXM", "job.batch.sequence": 50_000}
