@@ -228,6 +228,13 @@ class PerServer(Alternative, frozen=True, tag="per-server"):
 class Job(SettingsGroup, frozen=True):
     """How the model is trained."""
 
+    frameworks: Annotated[
+        Literal["megatron-core", "any"],
+        doc(
+            "What a search of set-ups may choose: what Megatron Core runs, or any set-up that can be simulated"
+            " (zero-bubble and DualPipe schedules too)."
+        ),
+    ] = "megatron-core"
     training_tokens: Annotated[
         Amount | None,
         doc("Tokens of the whole training; if stated, rows have its days, dollars and energy.", flag="--tokens"),

@@ -34,7 +34,9 @@ _NUMBERS = ("gpus", "nic_gbps")  # labels show the names of these, and of settin
 USUAL = (TIME, "seconds")  # the default result of a row
 _RESULTS = (*USUAL, "slow_down")  # the first of these columns that a row has is its result
 _INDICES = ("seed", "sample", "instance", "record", "layer", "iteration")
-_FOLLOWS = ("memory_gb", "gpu_memory_gb", "fits", "region_servers", "achieved_over_peak")  # follow from settings
+_FOLLOWS = (  # follow from settings
+    *("memory_gb", "gpu_memory_gb", "fits", "framework_runs", "region_servers", "achieved_over_peak"),
+)
 COUNTERS = (*_INDICES, NUMBER)
 _MOST = 12  # most values of a path setting that distinguishes series; design spaces have more
 

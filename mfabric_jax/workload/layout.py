@@ -35,9 +35,7 @@ def places_of(layout: str, blocks: int, predicted: int, places: int) -> tuple[in
 
 
 def _parse_layout(layout: str, blocks: int, predicted: int, places: int) -> list[int]:
-    written = layout.replace(",", "").replace(" ", "")
-    while (longer := REPEATED.sub(_expand, written)) != written:
-        written = longer
+    written = expand(layout)
     if not re.fullmatch(r"E[tm|]*L", written):
         raise InputError(f"layout must be {ALLOWED}, from E to L, got {layout!r}.")
     each = written.split("|")
@@ -50,6 +48,15 @@ def _parse_layout(layout: str, blocks: int, predicted: int, places: int) -> list
     return [len(part) - part.count("E") - part.count("L") for part in each]
 
 
-def _expand(match: re.Match) -> str:
+@functools.lru_cache(maxsize=4096)
+def expand(layout: str) -> str:
+    """Return a pattern without commas, blanks and repetitions."""
+    written = layout.replace(",", "").replace(" ", "")
+    while (longer := REPEATED.sub(_repeat, written)) != written:
+        written = longer
+    return written
+
+
+def _repeat(match: re.Match) -> str:
     group, times, letter, of_letter = match.groups()
     return group * int(times) if times else letter * int(of_letter)

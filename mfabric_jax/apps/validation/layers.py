@@ -13,9 +13,8 @@ from typing import Any
 from mfabric_jax import units
 from mfabric_jax.workload import get_gpu
 from mfabric_jax.workload.block_kernels import CAST_BYTES, BlockKernels, PassSeconds
-from mfabric_jax.workload.in_server import by_size
 from mfabric_jax.workload.kernels import ONCE_A_SERVER, shares_of, training_rates
-from mfabric_jax.workload.measured_kernels import measured_kernels, pointwise_s
+from mfabric_jax.workload.measured_kernels import by_size, measured_kernels, pointwise_s
 from mfabric_jax.workload.mixers import GroupedQuery
 from mfabric_jax.workload.models import Architecture
 from mfabric_jax.workload.parallel import Workload

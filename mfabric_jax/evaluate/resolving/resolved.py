@@ -31,9 +31,8 @@ from mfabric_jax.workload import Gpu, Workload, block_seconds
 from mfabric_jax.workload.block_kernels import achieved_by_kernels, kernel_seconds
 from mfabric_jax.workload.compute import BlockSeconds, scale_seconds
 from mfabric_jax.workload.gpus import DEFAULT_GPU
-from mfabric_jax.workload.in_server import by_size
 from mfabric_jax.workload.kernels import IDEAL, BandwidthShares, shares_of
-from mfabric_jax.workload.measured_kernels import copied_Bps, measured_kernels
+from mfabric_jax.workload.measured_kernels import by_size, copied_Bps, measured_kernels
 from mfabric_jax.workload.training_code import FUSED, TrainingCode, unfused_parts
 
 if TYPE_CHECKING:

@@ -13,11 +13,12 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax
 from mfabric_jax.evaluate.resolving.resolved import Resolved
 from mfabric_jax.evaluate.resolving.traffic import draw_loads
-from mfabric_jax.support.columns import TRUTH, Column, Columns
+from mfabric_jax.support.columns import TEXT, TRUTH, Column, Columns
 from mfabric_jax.traffic.dispatch import even_bytes
 from mfabric_jax.units import to_gigabytes
 from mfabric_jax.workload import Workload, fullest_stage
 from mfabric_jax.workload.estimate import iteration_seconds
+from mfabric_jax.workload.frameworks import framework_runs
 from mfabric_jax.workload.kernels import ONCE_A_SERVER
 from mfabric_jax.workload.memory import HEADROOM, usable_bytes
 from mfabric_jax.workload.parallel import DEGREES
@@ -27,6 +28,11 @@ MEMORY = Columns(
     Column("memory_gb", "GB", "Memory that a GPU of the fullest stage needs."),
     Column("gpu_memory_gb", "GB", "Memory of a GPU."),
     Column("fits", TRUTH, "Whether `memory_gb` fits into the usable memory of a GPU; empty where unknown."),
+    Column(
+        "framework_runs",
+        TEXT,
+        "A framework that can run the set-up as simulated: megatron-core, or none (`workload/frameworks.py`).",
+    ),
     Column("memory_weights_gb", "GB", "Part of `memory_gb`: weights.", detail=True),
     Column("memory_gradients_gb", "GB", "Part of `memory_gb`: gradients.", detail=True),
     Column("memory_optimizer_gb", "GB", "Part of `memory_gb`: states of the optimizer.", detail=True),
@@ -40,14 +46,16 @@ MEMORY = Columns(
 
 
 def memory_columns(settings: Resolved, job: Workload) -> dict[str, Any]:
-    """Return the gigabytes that the busiest GPU of the fullest stage needs and has, whether they fit, and their parts.
-    None: unknown. The GPU's tokens are those of the timed traffic (`draw_loads`).
+    """Return the gigabytes that the busiest GPU of the fullest stage needs and has, whether they fit, their parts, and
+    what can run the set-up. None: unknown. The GPU's tokens are those of the timed traffic (`draw_loads`).
     """
     parts, has = fullest_stage(job, draw_loads(settings.case, job))[1], settings.server.memory_bytes
+    dispatcher: Any = settings.case.job.dispatcher
     return {
         "memory_gb": float(to_gigabytes(parts.total)),
         "gpu_memory_gb": None if has is None else float(to_gigabytes(has)),
         "fits": None if has is None else parts.total <= usable_bytes(has),
+        "framework_runs": framework_runs(job, dispatcher, settings.rules.parts),
         **{f"memory_{name}_gb": float(to_gigabytes(part)) for name, part in parts._asdict().items()},
     }
 
