@@ -18,6 +18,7 @@ from mfabric_jax.commands.help import default_text, groups, kind_words
 from mfabric_jax.commands.words import flags_of_cases
 from mfabric_jax.report.kinds import KINDS
 from mfabric_jax.support.columns import Column
+from mfabric_jax.workload.frameworks import RULES
 from tests.docs_tables import ROOT
 from tests.surface import exported, packages
 
@@ -159,7 +160,16 @@ def commands() -> Iterator[str]:
     yield from ("| command | |", "|---|---|", *(f"| `{name}` | {what} |" for name, what in COMMANDS.items()))
 
 
+def frameworks() -> Iterator[str]:
+    """What a set-up must keep to, and where that is stated."""
+    yield "| what must hold | source |"
+    yield "|---|---|"
+    for rule in RULES:
+        yield f"| {cell(rule.words.partition(', got')[0])} | {cell(rule.source)} |"
+
+
 MADE = {
+    "frameworks": frameworks,
     **{"tree": the_tree, "choices": the_choices, "presets": the_presets, "short-flags": the_short_flags},
     **{"defaults": the_defaults},
     **{"docstrings": tables, "commands": commands},

@@ -167,7 +167,7 @@ def test_published_set_ups(model, tmp_path):
 
 powers = st.sampled_from([1, 2, 4, 8, 16])
 DRAWN = {
-    **{name: powers for name in ("dp", "tp", "pp", "ep", "cp", "folded", "chunks", "micro_batches", "experts")},
+    **dict.fromkeys(("dp", "tp", "pp", "ep", "cp", "folded", "chunks", "micro_batches", "experts"), powers),
     "schedule": st.sampled_from(["1f1b", "interleaved", "gpipe", "zb-h1", "zb-v", "dualpipe"]),
     "attention": st.sampled_from(
         [GroupedQuery(12, 4, 8), Latent(12, 0, 16, 8, 8, 8), MAMBA, Mixed(((DELTA, 1), (None, 1)))]
