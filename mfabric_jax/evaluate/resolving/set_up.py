@@ -50,12 +50,13 @@ def memory_columns(settings: Resolved, job: Workload) -> dict[str, Any]:
     what can run the set-up. None: unknown. The GPU's tokens are those of the timed traffic (`draw_loads`).
     """
     parts, has = fullest_stage(job, draw_loads(settings.case, job))[1], settings.server.memory_bytes
-    dispatcher: Any = settings.case.job.dispatcher
+    stated: Any = settings.case.job
+    parts_of_batch = stated.overlap.value if stated.overlap.name == "parts" else 1
     return {
         "memory_gb": float(to_gigabytes(parts.total)),
         "gpu_memory_gb": None if has is None else float(to_gigabytes(has)),
         "fits": None if has is None else parts.total <= usable_bytes(has),
-        "framework_runs": framework_runs(job, dispatcher, settings.rules.parts),
+        "framework_runs": framework_runs(job, stated.dispatcher, parts_of_batch),
         **{f"memory_{name}_gb": float(to_gigabytes(part)) for name, part in parts._asdict().items()},
     }
 

@@ -73,7 +73,7 @@ JUDGED = Columns(
         detail=True,
     ),
     Column("ep_share", "", "`ep_comm_s` over `iteration_s`."),
-    Column("bubble_share", "", "`bubble_s` over `iteration_s`."),
+    Column("bubble_share", "", "`bubble_s` over `iteration_s`.", detail=True),
     Column("ep_share_without_bubble", "", "`ep_comm_s` over `iteration_s` without `bubble_s`.", detail=True),
     Column("mfu", "", "Model FLOPs of an iteration over the peak of all GPUs.", rises=True),
     Column("achieved_over_peak", "", "Rate of a GPU while it computes, over its peak."),
