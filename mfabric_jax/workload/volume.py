@@ -62,9 +62,9 @@ def tp_bytes_per_gpu(workload: Workload) -> float:
 def ffn_all_reduces(workload: Workload, *, moe: bool) -> float:
     """Return how many TP all-reduces, each of `tp_bytes_per_gpu`, a block's FFN or experts cost a pass.
 
-    A dense FFN, which is split as attention is, pays one as large as attention's. Routed experts pay one of an EP rank's
-    own tokens over the `tp` GPUs of an expert. Shared experts, split as attention is, pay their own if routed ones are
-    folded; else their output is added before the one all-reduce.
+    A dense FFN, which is split as attention is, pays one as large as attention's. Routed experts pay one of an EP
+    rank's own tokens over the `tp` GPUs of an expert. Shared experts, split as attention is, pay their own if routed
+    ones are folded; else their output is added before the one all-reduce.
 
     Under "copies" that of routed experts carries every copy of a token that a rank's gate selects: Megatron-LM's
     all-to-all dispatcher gathers tokens after they are copied for their experts (NVIDIA/Megatron-LM,
