@@ -99,12 +99,13 @@ class Parallel(SettingsGroup, frozen=True):
     dp: Annotated[Count | None, doc("Data-parallel degree: replicas of an expert-parallel group.", flag="--dp")] = None
     cp: Annotated[Count, doc("Neighbouring EP ranks that share a sequence (context parallelism).")] = 1
     tp_reduces: Annotated[
-        Literal["attention", "all", "copies"],
+        Literal["attention", "all", "copies"] | None,
         doc(
             "Outputs that TP ranks all-reduce: those of attention; all (experts and dense FFNs too); or copies (all,"
-            " experts' for every copy of a token, as Megatron-LM's all-to-all dispatcher gathers them)."
+            " experts' for every copy of a token, as Megatron-LM's all-to-all dispatcher gathers them) (auto: the"
+            " recipe's, else all)."
         ),
-    ] = "attention"
+    ] = None
     sequence: Annotated[
         bool, doc("TP ranks also divide the tokens outside matrix products (sequence parallelism).")
     ] = True

@@ -408,10 +408,12 @@ def other_seconds_of(workload: Workload, rates: FabricRates, compute: BlockCompu
     by_kind = {}
     if workload.head_counted or workload.predicted:
         by_kind["head"] = _head(workload, compute)
-    if ffn_all_reduces(workload, moe=False):
-        every = (ffn_all_reduces(workload, moe=moe) for moe in (True, False))
-        times = np.where(places(workload).experts >= 0, *every).astype(compute.tp_s.dtype)[None]
-        by_kind["tp"] = _each_block(workload, behind=(times * _column(compute.tp_s),) * 2)
+    where, every = places(workload), (ffn_all_reduces(workload, moe=moe) for moe in (True, False))
+    times = np.where(where.experts >= 0, *every) * where.present
+    if times.any():
+        by_kind["tp"] = _each_block(
+            workload, behind=(times.astype(compute.tp_s.dtype)[None] * _column(compute.tp_s),) * 2
+        )
     if workload.cp > 1:
         by_kind["cp"] = _rings(workload, rates, compute)
     if workload.sharding in ("gradients", "parameters"):

@@ -1,7 +1,7 @@
 """The named workloads of arXiv 2501.03905: model, number of GPUs and degrees of parallelism.
 
 The paper does not state the DP degrees of Mixtral 8x7B, LLaMA-MoE and Qwen-MoE, the top-k of LLaMA-MoE, and
-micro-batches (one per pipeline stage here); these values are inferred.
+micro-batches (one per pipeline stage here); these values are inferred. It is read as all-reducing attention alone.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ def get(model: str, **overrides: Any) -> Workload:
     `resolve(Case().with_({"model.name": FILE})).job` for a model from a file. Raise `InputError` for an unknown name or
     field, and `Misfit` for values that do not fit together.
     """
-    facts = {**_FACTS[checks.one_of("model", model, NAMES)], "known_as": model}
+    facts = {**_FACTS[checks.one_of("model", model, NAMES)], "known_as": model, "tp_reduces": "attention"}
     of_job = [field.name for field in dataclasses.fields(Workload) if field.name not in ("model", "architecture")]
     for field in overrides:
         checks.one_of("workload setting", field, sorted({*of_job, *OF_MODEL}))

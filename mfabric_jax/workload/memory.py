@@ -11,6 +11,7 @@ from typing import NamedTuple
 from mfabric_jax import units
 from mfabric_jax.workload.parallel import SHARDING, Workload
 from mfabric_jax.workload.recompute import recomputed_of
+from mfabric_jax.workload.schedules import Holding
 from mfabric_jax.workload.schedules import passes_in_memory as held_passes
 from mfabric_jax.workload.volume import (
     ACTIVATION_BYTES,
@@ -35,7 +36,8 @@ def usable_bytes(memory_bytes: float | None) -> float:
 
 class Memory(NamedTuple):
     """Peak bytes on one GPU of a pipeline stage. `attention` and `inner` (experts, FFNs) are activations, `logits`
-    belong to output heads on the last stage, and `buffers` hold recomputed activations and rows in transit."""
+    belong to output heads on the last stage, and `buffers` hold recomputed activations, rows in transit, and the block
+    by which a pair of passes exceeds one."""
 
     weights: float
     gradients: float
@@ -149,9 +151,20 @@ class _OnGpus:
             attention=self.tokens * (moe + plain) * self.attention,
             inner=self.tokens * (moe * self.moe.bytes_at(load.kept) + plain * self.dense),
             logits=held.ends * self.logits,
-            buffers=self.tokens
-            * (max(part.bytes_at(load.block) for part in self.again.values()) + load.block * self.rows),
+            buffers=self.tokens * self._buffers(held, load.block),
         )
+
+    def _buffers(self, held: Holding, load: float) -> float:
+        """Bytes per token that a block computes again and that are in transit, twice where two passes run together.
+
+        Such a pair also holds a block more than one pass: the forward pass has filled its newest block before the
+        backward pass releases its own. Megatron Core's guide to combined 1F1B says that concurrent passes raise the
+        peak; how much is our count. Schedules without `warm_up` count both passes of a pair as in memory already.
+        """
+        again, pair = max(part.bytes_at(load) for part in self.again.values()), self.workload.overlap_passes
+        newest = max(any(held.moe) * self.moe.bytes_at(load), any(held.dense) * self.dense) + self.attention
+        extra = pair and self.workload.order.warm_up is not None
+        return again + extra * newest + (1 + pair) * load * self.rows
 
 
 class _Routed(NamedTuple):

@@ -129,8 +129,8 @@ class Workload:
     - `overlap_passes`: a stage runs a forward and a backward pass together; all-to-alls of one overlap the compute of
       the other.
     - `recompute`: what backward passes recompute: a level or parts, as in `workload.recompute`.
-    - `tp_reduces`: outputs that TP ranks all-reduce: "attention", "all" (experts and dense FFNs too), or "copies" (all,
-      and those of experts for every copy of a token).
+    - `tp_reduces`: outputs that TP ranks all-reduce: "all" that they split, "copies" (all, and those of experts for
+      every copy of a token), or those of "attention" alone.
     - `sequence_parallel`: between products, TP ranks also split the tokens (arXiv 2205.05198).
     - `predicted`: how many of the last blocks are multi-token prediction (MTP) blocks, each with its own output head.
     - `layout_of_blocks`: how many blocks each place of the pipeline holds (`workload.layout`).
@@ -173,7 +173,7 @@ class Workload:
     recompute: str = "none"
     cp: int = 1
     folded: int = 1
-    tp_reduces: str = "attention"
+    tp_reduces: str = "all"
     sequence_parallel: bool = True
     predicted: int = 0
     layout_of_blocks: str = EVEN
@@ -272,8 +272,6 @@ class Workload:
             divided = f"ep ({self.ep}) and the {self.sequence} tokens of a sequence"
             what = f"cp x folded = {self.cp} x {self.folded}" if self.folded > 1 else "cp"
             raise checks.InputError(f"{what} must divide {divided}, got {self.sequence_ranks}.")
-        if self.folded > 1 and self.tp_reduces != "attention":
-            raise checks.InputError(f"tp_reduces must be attention if experts are folded, got {self.tp_reduces!r}.")
         if self.head == "counted" and not facts.vocab:
             raise checks.InputError(f"head 'counted' needs the vocab of {facts.name}, which is not known.")
         if places > facts.blocks:

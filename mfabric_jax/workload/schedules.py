@@ -348,7 +348,8 @@ def units_of(schedule: str, stage: int, shape: PipelineShape) -> tuple[Unit, ...
 def passes_in_memory(schedule: str, stage: int, shape: PipelineShape, chunks: int) -> tuple[int, ...]:
     """Return the most passes, by chunk, whose activations a stage holds at once.
 
-    WEIGHT passes release activations. Two passes that run together, block by block, need the memory of one.
+    WEIGHT passes release activations. Two passes that run together, block by block, need the memory of one and a block
+    (`memory.Memory.buffers`).
     """
     if (warm_up := SCHEDULES[schedule].warm_up) is not None:
         most = min(max(1, warm_up(stage, shape) + (not shape.overlap)), shape.micro_batches * chunks)

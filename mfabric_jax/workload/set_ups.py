@@ -392,8 +392,9 @@ def _remedy(rerun: Rerun, changed: dict[str, Any], server: Gpu, loads_of: LoadsO
 
 
 def _other_set_up(workload: Workload, server: Gpu, rerun: Rerun, gpus: int, loads_of: LoadsOf) -> Remedy | None:
-    kept = ("sequence", "schedule", "chunks", "overlap_passes", "cp", "folded", "sharding", "dispatch_bytes")
-    same = {name: getattr(workload, name) for name in (*kept, "combine_bytes", "grad_bytes", "redundant_experts")}
+    kept = ("sequence", "schedule", "chunks", "overlap_passes", "cp", "folded", "tp_reduces", "sharding")
+    kept = (*kept, "dispatch_bytes", "combine_bytes", "grad_bytes", "redundant_experts")
+    same = {name: getattr(workload, name) for name in kept}
     try:
         other = quickest(workload.architecture, server, gpus=gpus, loads_of=loads_of, **same)
     except InputError:

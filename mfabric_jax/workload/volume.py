@@ -1,9 +1,9 @@
 """Bytes that each kind of parallelism moves in one iteration, with ring collectives.
 
-Only attention has TP all-reduces: one forward and one backward per block. EP bytes and expert gradients do not grow
-with TP, since each TP rank carries its slice of the sequence and of every expert. This reading of arXiv 2501.03905
-gives TP : EP = 63 : 37 for Mixtral 8x7B before PP and DP; all-reduces after experts too (`tp_reduces` all) give
-77 : 23.
+All that TP splits is all-reduced once forward and once backward: attention, experts and dense FFNs. arXiv 2501.03905 is
+read as all-reducing attention alone (`tp_reduces` attention), which gives TP : EP = 63 : 37 for Mixtral 8x7B before PP
+and DP; with experts it would be 77 : 23. EP bytes and expert gradients do not grow with TP, since each TP rank carries
+its slice of the sequence and of every expert.
 """
 
 import itertools
@@ -62,14 +62,24 @@ def tp_bytes_per_gpu(workload: Workload) -> float:
 def ffn_all_reduces(workload: Workload, *, moe: bool) -> float:
     """Return how many TP all-reduces, each of `tp_bytes_per_gpu`, a block's FFN or experts cost a pass.
 
-    Under "copies" those of experts carry every copy of a token that a rank's gate selects: Megatron-LM's all-to-all
-    dispatcher gathers tokens after they are copied for their experts (NVIDIA/Megatron-LM, token_dispatcher.py).
+    A dense FFN, which is split as attention is, pays one as large as attention's. Routed experts pay one of an EP
+    rank's own tokens over the `tp` GPUs of an expert. Shared experts, split as attention is, pay their own if routed
+    ones are folded; else their output is added before the one all-reduce.
+
+    Under "copies" that of routed experts carries every copy of a token that a rank's gate selects: Megatron-LM's
+    all-to-all dispatcher gathers tokens after they are copied for their experts (NVIDIA/Megatron-LM,
+    token_dispatcher.py).
     """
-    if workload.tp_reduces == "attention" or workload.tp == 1:
+    if workload.tp_reduces == "attention" or workload.attention_tp == 1:
         return 0.0
-    if workload.tp_reduces == "all" or not moe:
-        return 1.0
-    return workload.architecture.top_k * workload.architecture.routed_width / workload.architecture.hidden
+    model = workload.architecture
+    as_attention = 1 / model.mixer_part
+    if not moe:
+        return model.dense_part * as_attention
+    copies = model.top_k * model.routed_width / model.hidden if workload.tp_reduces == "copies" else 1.0
+    routed = copies * as_attention * (workload.tp - 1) / (workload.attention_tp - 1)
+    alone = workload.folded > 1 and model.shared_hidden > 0
+    return routed + alone * as_attention
 
 
 def pp_bytes(workload: Workload) -> float:

@@ -18,11 +18,13 @@ from mfabric_jax.workload.compute import BlockSeconds
 
 
 def job(*, tp=4, ep=4, dp=1, pp=1, blocks=2, experts=4, dense_blocks=0, micro_batches=2, top_k=1, **settings):
-    """Tokens of 1,000 elements; 996,000 parameters of attention, 1,000 an expert of gate, 3e6 an expert."""
+    """Tokens of 1,000 elements; 996,000 parameters of attention, 1,000 an expert of gate, 3e6 an expert. Unless
+    `settings` say otherwise, attention alone is all-reduced."""
     size = {"blocks": blocks, "hidden": 1000, "experts": experts, "top_k": top_k, "expert_hidden": 1000}
     size |= {"dense_blocks": dense_blocks, "dense_hidden": 500}
     model = models.Architecture(name="tiny", attention=GroupedQuery(1, 1, 249), source="made up", **size)
     settings = {"sequence": 500_000, "micro_batch": 1, "grad_bytes": 1000, "sharding": "none"} | settings
+    settings = {"tp_reduces": "attention"} | settings
     return Workload.of("tiny", model, dp, tp, pp, ep, gpus=dp * tp * pp * ep, micro_batches=micro_batches, **settings)
 
 

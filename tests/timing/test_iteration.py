@@ -426,6 +426,17 @@ def test_experts_that_are_all_reduced_too():
     np.testing.assert_array_equal(alone(job(tp_reduces="all", recompute="block"))["tp"], got.walked.others["tp"])
 
 
+def test_what_attention_s_gpus_split_is_all_reduced_beside_folded_experts():
+    # Two ranks of one GPU split attention: 3 s for each all-reduce as large as its own. A dense block pays one more,
+    # whole experts none, experts over two of four GPUs of attention a third: half of the tokens, (2 - 1)/2 over
+    # (4 - 1)/4 of the bytes.
+    for tp, ep, routed in ((1, 4, 0.0), (2, 2, 1 / 3)):
+        blocks = {"tp": tp, "ep": ep, "folded": 2, "dense_blocks": 1, "gpus_per_server": 4, "sequence": 500}
+        found = alone(job(**blocks, micro_batches=1, tp_reduces="all"))["tp"]
+        np.testing.assert_allclose(found[0, :, :, 1], [[3, 3 * routed], [3 * routed, 3]], rtol=RTOL)
+    assert "tp" not in alone(job(tp=1, ep=8, experts=8, folded=2, tp_reduces="all"))
+
+
 def test_copies_of_tokens_that_experts_gather():
     # As above with two experts a token in the second of two blocks; the first one is dense.
     workload = job(tp_reduces="copies", dense_blocks=1, top_k=2)

@@ -1,15 +1,17 @@
 """Folded experts: attention and experts split the same GPUs in different ways (arXiv 2504.14960)."""
 
+import dataclasses
 import itertools
 
 import numpy as np
 import pytest
 
-from mfabric_jax import InputError, load, resolve
+from mfabric_jax import InputError, cases, load, resolve
 from mfabric_jax.fabric import degrade
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.workload import Architecture, GroupedQuery, Workload, iteration_bytes
 from mfabric_jax.workload.memory import memory_of, step_bytes
+from mfabric_jax.workload.mixers import Mixed
 from mfabric_jax.workload.volume import replica_ring, tp_bytes_per_gpu
 
 MODEL = Architecture("tiny", 4, 16, GroupedQuery(4, 4, 4), experts=8, top_k=2, expert_hidden=6, source="made up")
@@ -40,7 +42,7 @@ CASES = [(1, 2, 8, 2), (1, 4, 8, 2), (2, 2, 4, 2), (1, 8, 8, 3), (2, 1, 8, 1), (
 
 @pytest.mark.parametrize(("tp", "folded", "ep", "dp"), CASES)
 def test_bytes_of_each_group_by_loops_over_gpus(tp, folded, ep, dp):
-    one = job(tp, folded, ep, dp)
+    one = job(tp, folded, ep, dp, tp_reduces="attention")
     gpus, tokens = dp * tp * ep, 64 // folded
     attention, slices, experts = groups(gpus, tp, folded, ep)
     assert one.tokens == tokens
@@ -58,6 +60,30 @@ def test_bytes_of_each_group_by_loops_over_gpus(tp, folded, ep, dp):
     found = iteration_bytes(one)
     assert {name: found[name] for name in sent} == pytest.approx(sent, rel=1e-12)
     assert tp_bytes_per_gpu(one) == pytest.approx(ring(tokens * folded * 16 * 2, tp * folded), rel=1e-12)
+
+
+KINDS = "dense", "bare", "moe", "moe"  # the FFNs of blocks
+BESIDE = {"dense_blocks": (0,), "dense_hidden": 20, "bare_blocks": (1,)}
+HALF = Mixed(((GroupedQuery(4, 4, 4), 1), (None, 1)))  # every other block has attention
+MODELS = [{}, {"shared_hidden": 5}, {"attention": HALF}, {"attention": HALF, "shared_hidden": 5}]
+
+
+@pytest.mark.parametrize("facts", MODELS)
+@pytest.mark.parametrize(("tp", "folded", "ep", "dp"), CASES)
+def test_all_that_gpus_split_is_all_reduced_by_loops_over_gpus(tp, folded, ep, dp, facts):
+    """Attention's GPUs split attention, dense FFNs, and shared experts, which folded ones do not sum up. An
+    expert's GPUs split its output for the tokens of one EP rank, or for both copies of each."""
+    model = dataclasses.replace(MODEL, **BESIDE | facts)
+    whole, own = ring(64 * 16 * 2, tp * folded), ring(64 // folded * 16 * 2, tp)
+    shared = whole if model.shared_hidden and folded > 1 else 0.0
+    for tp_reduces, copies in (("all", 1), ("copies", 2)):
+        beside = {"dense": whole, "bare": 0.0, "moe": copies * own + shared}
+        sent = 0.0
+        for _ in range(dp * tp * ep):
+            for kind in KINDS:
+                sent += 3 * 2 * (whole / (2 if "attention" in facts else 1) + beside[kind])
+        one = dataclasses.replace(job(tp, folded, ep, dp), architecture=model, tp_reduces=tp_reduces)
+        assert iteration_bytes(one)["TP"] == pytest.approx(sent, rel=1e-12)
 
 
 @pytest.mark.parametrize(("tp", "folded", "ep", "dp"), CASES)
@@ -117,13 +143,29 @@ def test_a_case_says_attention_s_degree_and_that_of_experts():
         ),
         ({"job.parallel.dp": 8}, "make 512 .dp counts copies of an expert"),
         ({"job.parallel.tp": 3}, "tp must divide the 8 GPUs of a server, got 3"),
-        ({"job.parallel.tp_reduces": "all"}, "tp_reduces must be attention if experts are folded"),
         ({"job.parallel.gpus": 96}, "gpus must be a multiple of etp 1 x pp 8 x ep 8 = 64, got 96"),
     ],
 )
 def test_what_does_not_go_together(change, sentence):
     with pytest.raises(InputError, match=sentence):
         resolve(load().with_({path: value for path, value in (FOLDED | change).items() if value is not None}))
+
+
+def test_what_is_all_reduced_is_the_recipe_s_else_all():
+    """A recipe says it of its own degrees only."""
+
+    def said(**changes):
+        found = resolve(load().with_({"model.name": "mixtral-8x22b"} | changes))
+        return found.job.tp_reduces, found.why.get("job.parallel.tp_reduces")
+
+    others = {"job.parallel.tp": 4, "job.parallel.pp": 8, "job.parallel.ep": 8}
+    assert said(**{"model.recipe": "none"} | others) == ("all", "usual")
+    assert said(**{"model.recipe": "paper"}) == ("attention", "recipe paper (arXiv 2501.03905)")
+    assert said(**{"model.recipe": "paper"} | others) == ("all", "usual")
+    assert said(**{"model.recipe": "paper", "job.parallel.tp_reduces": "all"}) == ("all", None)
+    assert said(**{"job.parallel.tp_reduces": "copies"} | others) == ("copies", None)
+    for preset in ("paper", "released", "as-0.1"):  # their reading of the paper, whatever the degrees
+        assert {case.job.parallel.tp_reduces for case in cases(load(preset=preset))} == {"attention"}
 
 
 def test_attention_tp_stays_in_a_server():
@@ -147,7 +189,8 @@ def test_pipelines_take_as_long_folded_as_their_parts_say():
         np.testing.assert_allclose(row["iteration_s"], sum(row[part] for part in parts), rtol=1e-6)
         assert (row["tp"], row["dp"]) == (2, 2)
     assert [row["etp"] for row in rows] == [1, 2]
-    np.testing.assert_allclose(rows[0]["tp_comm_s"], rows[1]["tp_comm_s"], rtol=1e-9)  # attention's is alike
+    # Attention's is alike; experts over two GPUs all-reduce as many bytes once more.
+    np.testing.assert_allclose(2 * rows[0]["tp_comm_s"], rows[1]["tp_comm_s"], rtol=1e-9)
 
 
 def test_all_reduces_of_attention_follow_a_gpu_that_moves():

@@ -78,6 +78,14 @@ def test_show_says_that_a_recipe_chose_the_chunks(tmp_path):
     assert chunks.endswith("# auto: recipe makers (NVIDIA Megatron MoE model zoo)")
 
 
+def test_a_recipe_s_chunks_run(tmp_path):
+    """94 blocks, embedding and head over 8 stages of 4 chunks: three in each place, two beside embedding and head."""
+    path = named(tmp_path, "qwen3-235b", recipes("makers")["qwen3-235b"])
+    job = resolve_without_jax(Case().with_({"model.name": path, "gpu.name": "H200-SXM"})).job
+    assert (job.schedule, job.chunks, job.overlap_passes, job.gpus) == ("interleaved", 4, True, 1024)
+    assert job.place_blocks == (2, *(3,) * 30, 2)
+
+
 @pytest.mark.parametrize(
     ("said", "expected"),
     [

@@ -31,7 +31,7 @@ from mfabric_jax.workload import (
 )
 from mfabric_jax.workload.estimate import Speeds, iteration_seconds
 from mfabric_jax.workload.gpus import GPUS
-from mfabric_jax.workload.memory import step_bytes, usable_bytes
+from mfabric_jax.workload.memory import RankLoad, step_bytes, usable_bytes
 from mfabric_jax.workload.parallel import SHARDING
 from mfabric_jax.workload.recompute import LEVELS
 from mfabric_jax.workload.schedules import BACKWARD, passes_in_memory
@@ -132,7 +132,7 @@ def test_an_estimate_by_hand():
     attention = 20 * (2 * 4 * 64 + 2 * (10 / 2) * 2 * 8) / rate
     moe = 20 * 2 * (32 + 2 * 240) / rate
     computed = 4 * attention + 3 * moe
-    reduced = 2 * (20 * 8 * 2) * (2 * 1 / 2) / H100.nvlink  # forward and backward: a ring of two
+    reduced = 2 * 2 * (20 * 8 * 2) * (2 * 1 / 2) / H100.nvlink  # attention and experts, both ways: a ring of two
     nics = 4 * 100e9 / 8  # of a server
     leaves = 2 * (20 * 2 * 2 / 4) * 8 * (2 + 2) / nics  # two ranks a server, half of 40 selections, there and back
     sent = 2 * (20 * 8 * 2) * 2 / nics  # two ranks, activations and gradients
@@ -252,6 +252,22 @@ def test_a_dense_block_with_attention_of_today_agrees_with_the_published_count()
     )
     job = Workload("gpt", dense, 1, 1, 2, 1, gpus=2, gpus_per_server=1, sequence=10, micro_batch=1, micro_batches=1)
     assert memory_of(job, 0).activations == 10 * ((34 - 2 - 16) * hidden + 2 * 3 * inner)
+
+
+def test_passes_that_run_together_hold_rows_of_both_and_a_block_more():
+    # Rows of a token: two choices of 8 elements there and back, 2 bytes each. A block of the first stage: attention 48
+    # elements a token, and beside it 76 of the dense FFN or 100 of experts (`test_parts_by_hand`), 2 bytes each.
+    rows, newest = 2 * 8 * (2 + 2), 2 * (48 + 100)
+    micro_batches = {"micro_batches": 8}
+    for schedule, extra in (("1f1b", newest), ("interleaved", newest), ("dualpipe", 0)):  # dualpipe holds both passes
+        shape = micro_batches | {"schedule": schedule, "chunks": 2 if schedule == "interleaved" else 1}
+        alone, pair = (memory_of(tiny(**shape, overlap_passes=pair), 0) for pair in (False, True))
+        assert alone.buffers == 6 / 2 * rows
+        assert pair.buffers == 6 / 2 * (2 * rows + extra)
+    # A rank that receives twice as much: 76 of the 100 elements are of rows that it received.
+    loads = (RankLoad(block=2.0),) * 2
+    pair = memory_of(tiny(**micro_batches, overlap_passes=True), 0, loads)
+    assert pair.buffers == 6 / 2 * (2 * 2 * rows + 2 * (48 + 100 + 76))
 
 
 def test_tied_words_are_copied_to_both_ends_and_context_parallel_ranks_keep_their_part_of_the_tokens():

@@ -60,6 +60,7 @@ LEAST_RADIX = 4  # half of its ports go up
 ELECTRICAL_SHARE = 4  # mfabric: one in 4 NICs of a server is on the tree (2 of 8)
 BATCH = GLOBAL, MICRO_BATCHES, PER_STAGE, BUBBLE = EITHER[0]
 DEGREE = "network.mfabric.optical_degree"
+TP_REDUCES = "job.parallel.tp_reduces"
 FIT = ("job.recompute", "fit")  # counts as open: a recipe may replace it
 
 
@@ -229,10 +230,10 @@ def _recipe(draft: _DraftCase, model: NamedModel) -> None:
     if recipe is None:
         return
     statement = recipe.statement
-    degrees = {path for path in statement if path.startswith("job.parallel.")}
+    parallel = {path for path in statement if path.startswith("job.parallel.")}
     draft.recipe = recipe.source.partition(":")[0]
-    if clash := _clash(draft, statement, degrees):
-        bound = degrees | {"job.layout", "job.interleaved.chunks"}
+    if clash := _clash(draft, statement, parallel - {TP_REDUCES}):
+        bound = parallel | {"job.layout", "job.interleaved.chunks"}
         bound |= {"job.schedule"} if statement.get("job.schedule") == "interleaved" else set()
         statement = {path: value for path, value in statement.items() if path not in bound}
         draft.why["recipe"], draft.recipe = clash, f"{draft.recipe}, other degrees"
@@ -264,6 +265,7 @@ def _clash(draft: _DraftCase, statement: Statement, degrees: set[str]) -> str | 
 USUAL = {
     **{f"job.precision.{name}": "bf16" for name in ("compute", "dispatch", "combine", "gradients", "weights", "kept")},
     **{f"job.precision.{name}": "fp32" for name in ("accumulated", "moments")},
+    TP_REDUCES: "all",
     "job.schedule": "1f1b",
     "job.dispatch": "per-expert",
     "job.sharding": "optimizer",
@@ -352,7 +354,7 @@ def _shape(draft: _DraftCase) -> dict[str, Any]:
         "overlap_passes": draft["job.overlap"] == "passes",
         "cp": draft["job.parallel.cp"],
         "folded": (draft["job.parallel.tp"] or 1) // (_of_experts(draft) or 1),
-        "tp_reduces": draft["job.parallel.tp_reduces"],
+        "tp_reduces": draft[TP_REDUCES],
         "predicted": draft["model.next_tokens"] if draft["job.mtp"] else 0,
         "layout_of_blocks": draft["job.layout"],
         "sequence_parallel": draft["job.parallel.sequence"],

@@ -40,7 +40,9 @@ MEMORY = Columns(
     Column("memory_inner_gb", "GB", "Part of `memory_gb`: activations of experts and FFNs.", detail=True),
     Column("memory_logits_gb", "GB", "Part of `memory_gb`: logits.", detail=True),
     Column(
-        "memory_buffers_gb", "GB", "Part of `memory_gb`: recomputed activations and tokens in transit.", detail=True
+        *("memory_buffers_gb", "GB"),
+        "Part of `memory_gb`: recomputed activations, tokens in transit, and the block by which two passes exceed one.",
+        detail=True,
     ),
 )
 
