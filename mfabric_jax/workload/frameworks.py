@@ -1,7 +1,8 @@
 """What training frameworks can run: the limits of Megatron Core, each with its source.
 
 Megatron Core checks most of them when it starts. The others are what it has no setting for. Not judged: whether it has
-the layers of a model, whether a GPU has the kernels of a dispatcher, and memory.
+the layers of a model, whether a GPU has the kernels of a dispatcher, memory, and formats of messages (its guide to MoE
+names FP8 dispatch, its code refuses it).
 """
 
 import functools
@@ -212,13 +213,6 @@ RULES: tuple[FrameworkRule, ...] = (
         lambda job, library: job.sharding != "none" or (job.moment_bytes >= FP32 and job.gathered_bytes >= BF16),
         "sharding must not be none with moments in bf16 or weights in fp8, got {job.sharding}",
         "core/optimizer/__init__.py, use_precision_aware_optimizer; training/arguments.py, fp8_param_gather",
-    ),
-    FrameworkRule(
-        lambda job, library: min(job.dispatch_bytes, job.combine_bytes, job.grad_bytes) >= BF16,
-        "precision.dispatch, combine and gradients must be bf16, got {job.dispatch_bytes:.3g}, {job.combine_bytes:.3g} "
-        "and {job.grad_bytes:.3g} bytes",
-        "core/transformer/transformer_config.py, moe_dispatch_fwd_dtype (another dispatcher, NCCL EP, sends MXFP8); "
-        "core/distributed/distributed_data_parallel_config.py, grad_reduce_in_fp32",
     ),
     FrameworkRule(
         lambda job, library: not job.redundant_experts,

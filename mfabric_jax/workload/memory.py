@@ -155,16 +155,17 @@ class _OnGpus:
         )
 
     def _buffers(self, held: Holding, load: float) -> float:
-        """Bytes per token that a block computes again and that are in transit, twice where two passes run together.
+        """Bytes per token that a block computes again and that are in transit.
 
-        Such a pair also holds a block more than one pass: the forward pass has filled its newest block before the
-        backward pass releases its own. Megatron Core's guide to combined 1F1B says that concurrent passes raise the
-        peak; how much is our count. Schedules without `warm_up` count both passes of a pair as in memory already.
+        Two passes that run together have rows in transit each, and hold a block more than one pass: the forward pass
+        has filled its newest block before the backward pass releases its own. Megatron Core's guide to combined 1F1B
+        says that concurrent passes raise the peak; how much is our count. Schedules without `warm_up` count both passes
+        of a pair as a whole, which is more than that.
         """
-        again, pair = max(part.bytes_at(load) for part in self.again.values()), self.workload.overlap_passes
+        again, order = max(part.bytes_at(load) for part in self.again.values()), self.workload.order
         newest = max(any(held.moe) * self.moe.bytes_at(load), any(held.dense) * self.dense) + self.attention
-        extra = pair and self.workload.order.warm_up is not None
-        return again + extra * newest + (1 + pair) * load * self.rows
+        pair = self.workload.overlap_passes and order.warm_up is not None
+        return again + pair * newest + (1 + pair) * load * self.rows
 
 
 class _Routed(NamedTuple):

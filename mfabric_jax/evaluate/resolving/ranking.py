@@ -1,0 +1,282 @@
+"""A closed-form estimate of set-ups, for the order in which a search looks at them, and for a choice without a clock.
+
+A stage's passes take what their blocks take, with mean all-to-alls; the pipeline adds its bubble. Nothing that a result
+shows is made of these seconds.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.traffic.dispatch import even_bytes
+from mfabric_jax.workload.compute import BlockSeconds, backward_of
+from mfabric_jax.workload.layout import places_of
+from mfabric_jax.workload.parallel import Workload
+from mfabric_jax.workload.recompute import recomputed_of
+from mfabric_jax.workload.schedules import SCHEDULES, PipelineShape
+from mfabric_jax.workload.space import LATER_SHARDING, OpenJob, SetUp, dispatchers_of, kinds_of, layouts_of, shardings_of
+from mfabric_jax.workload.volume import (
+    PASSES,
+    context_bytes,
+    context_rounds,
+    ffn_all_reduces,
+    replica_bytes,
+    replica_ring,
+    tp_bytes_per_gpu,
+)
+
+
+NOTHING = np.zeros(0)
+BESIDE_BUBBLE = 0.5  # of the bubble remains where passes overlap: more of them are under way
+
+
+class AllToAlls(NamedTuple):
+    """Mean dispatch of a token: bytes at the busiest NIC and NVLink, and the busiest rank's load over the mean.
+
+    `waits`: of a forward pass, for circuits.
+    """
+
+    between: float
+    inside: float
+    busy: float = 1.0
+    waits: float = 0.0
+
+
+def even_all_to_alls(job: Workload) -> AllToAlls:
+    """Return the all-to-alls of evenly loaded experts, over NICs that are never shared."""
+    if job.ep == 1:
+        return AllToAlls(0.0, 0.0)
+    sent, here = even_bytes(job, np.dtype(float)), job.ranks_per_server
+    own = np.kron(np.eye(job.ep // here), np.ones((here, here)))
+    leaving = (sent * (1 - own)).sum(-1).reshape(-1, here).sum(-1).max() / job.gpus_per_server
+    inside = (sent * own * (1 - np.eye(job.ep))).sum(-1).max() / job.tp
+    return AllToAlls(leaving / job.tokens, inside / job.tokens)
+
+
+class BlockTimes(NamedTuple):
+    """Seconds of a mean block: `forward`, `backward` (`weights` of it for gradients of weights), of both passes beside
+    each other (`paired`), and of the output head in both (`head`)."""
+
+    forward: float
+    backward: float
+    weights: float
+    paired: float
+    head: float
+
+    @property
+    def alone(self) -> float:
+        return self.forward + self.backward
+
+
+def block_times(
+    job: Workload, seconds: BlockSeconds, rates: Any, sent: AllToAlls, cores: float
+) -> BlockTimes:
+    """Return the estimated seconds of a mean block. `rates`: a `FabricRates`; `cores`: those that communicate beside."""
+    model, back, again = job.architecture, backward_of(seconds), recomputed_of(job.recompute)
+    layers, more = job.moe_layers / model.blocks, sent.busy - 1
+    dense = 1 - layers
+
+    def mean(attention: Any, moe: Any, expert: Any, other: Any) -> float:
+        return float(attention + layers * (moe + more * expert) + dense * other)
+
+    forward = mean(seconds.attention_s, seconds.moe_s, seconds.expert_s, seconds.dense_s)
+    parts = back.attention, back.moe, back.expert, back.dense
+    inputs, weights, twice = (mean(*(getattr(part, name) for part in parts)) for name in ("inputs", "weights", "again"))
+    tp_s = float(tp_bytes_per_gpu(job) / (rates.nvlink_Bps * rates.tp_over))
+    reduces = 1 + layers * ffn_all_reduces(job, moe=True) + dense * ffn_all_reduces(job, moe=False)
+    ring_s = _ring_s(job, seconds, rates)
+    inside_Bps = rates.nvlink_Bps if rates.inside_Bps is None else rates.inside_Bps
+    once_s = job.tokens * max(sent.between / float(np.mean(rates.nic_Bps)), sent.inside / float(inside_Bps))
+    both_s = layers * once_s * (1 + job.combine_bytes / job.dispatch_bytes)
+    sends = layers * (job.ep > 1)
+    counts_s, waits_s = sends * float(rates.counts_s), layers * sent.waits
+    computed = reduces * tp_s + ring_s
+    ahead = forward + computed + both_s + counts_s + waits_s
+    behind = inputs + weights + twice + (reduces + again.whole) * tp_s + (context_rounds(job) - 1) * ring_s
+    behind += both_s * (1 + again.exchanges)
+    lane = (forward + inputs + weights + twice) / (1 - cores) + PASSES * computed + counts_s
+    paired = max(lane, PASSES * both_s * float(rates.beside)) + waits_s
+    return BlockTimes(ahead, behind, weights, paired, float(seconds.head_s + back.head))
+
+
+def _ring_s(job: Workload, seconds: BlockSeconds, rates: Any) -> float:
+    if job.cp == 1:
+        return 0.0
+    inside = job.ranks_per_server % job.sequence_ranks == 0
+    Bps = job.tp * float(np.mean(rates.nvlink_Bps if inside else rates.send_Bps / job.gpus_per_server))
+    return max(0.0, context_bytes(job) / Bps - (job.cp - 1) / job.cp * float(seconds.scores_s))
+
+
+def gradient_seconds(job: Workload, rates: Any) -> float:
+    """Return the seconds of the gradients' all-reduce on the slower of the first and the last stage."""
+    sizes = [replica_bytes(job, stage, last=False) for stage in {0, job.pp - 1}]
+    rings = [replica_ring(job, size.dense, size.expert) for size in sizes]
+    between, inside = float(np.mean(rates.eps_Bps)), float(np.mean(rates.nvlink_Bps))
+    return max(ring.between / between + ring.inside / inside for ring in rings)
+
+
+class Stages(NamedTuple):
+    """Blocks of the fullest stage and of the one with the output head, for every kind of a pipeline [K]."""
+
+    kinds: tuple[SetUp, ...]
+    most: np.ndarray
+    last: np.ndarray
+    bubble: np.ndarray
+    copies: np.ndarray
+    overlaps: np.ndarray
+    chunks: np.ndarray  # of a stage whose gradients become ready one after the other
+    plain: np.ndarray  # whether passes neither overlap nor leave gradients of weights to others
+    alone: np.ndarray  # part of the passes of the first stage that no other pass overlaps
+
+
+def stages_of(job: OpenJob, degrees: SetUp, head_blocks: float, predicted: int) -> Stages:
+    """Return the kinds of a pipeline with these degrees, in every layout; they do not depend on the other degrees."""
+    kinds, numbers = [], []
+    runs = job.frameworks != "any"
+    for kind in kinds_of(job, degrees):
+        order = SCHEDULES[kind.schedule]
+        blocks = job.architecture.blocks
+        layouts = layouts_of(blocks, predicted, kind.pp, kind.chunks, kind.schedule, head_blocks, runs=runs)
+        shape = PipelineShape(kind.pp, kind.micro_batches, kind.chunks, kind.overlap == "passes")
+        parts = kind.chunks if order.chunks is None else 1
+        warm, plain = 1.0, not shape.overlap and not order.splits
+        if order.warm_up is not None and shape.overlap:
+            warm = min(1.0, order.warm_up(0, shape) / (kind.micro_batches * kind.chunks))
+        elif shape.overlap:
+            warm = min(1.0, kind.pp / 2 / kind.micro_batches)
+        for layout in job.some("layout", layouts):
+            try:
+                sizes = places_of(layout, blocks, predicted, kind.pp * kind.chunks)
+            except InputError:
+                continue
+            held = [0] * kind.pp
+            for stage in range(kind.pp):
+                for chunk in range(kind.chunks * order.copies):
+                    held[stage] += sizes[order.part_of(stage, chunk, kind.pp)]
+            ending = next(
+                stage
+                for stage in range(kind.pp)
+                for chunk in range(kind.chunks * order.copies)
+                if order.part_of(stage, chunk, kind.pp) == len(sizes) - 1
+            )
+            kinds.append(kind._replace(layout=layout))
+            bubble = order.bubble(shape) * (BESIDE_BUBBLE if shape.overlap else 1)
+            numbers.append((max(held), held[ending], bubble, order.copies, shape.overlap, parts, plain, warm))
+    columns = np.array(numbers, float).reshape(-1, 8).T
+    return Stages(tuple(kinds), *columns)
+
+
+def pipeline_seconds(stages: Stages, times: BlockTimes, pp: int, blocks: int, micro_batches: int) -> np.ndarray:
+    """Return the estimated seconds of all passes and the bubble, for every kind [K]."""
+    block = np.where(stages.overlaps > 0, stages.alone * times.alone + (1 - stages.alone) * times.paired, times.alone)
+    busiest = np.maximum(stages.most * block, stages.last * block + times.head) / stages.copies
+    return micro_batches * busiest + stages.bubble * times.alone * blocks / pp
+
+
+class Row(NamedTuple):
+    """All kinds of pipelines of some degrees, a dispatcher and a sharding, the least estimate [s] first.
+
+    - `gradients`: seconds of gradients of one copy of the model; `hidden`: of them, beside one backward pass.
+    """
+
+    degrees: SetUp
+    stages: Stages
+    gradients: float
+    hidden: float
+    seconds: np.ndarray
+    order: np.ndarray
+
+    def timed(self, times: BlockTimes, blocks: int) -> "Row":
+        """Return the row with estimates for these seconds of a block."""
+        one, stages = self.degrees, self.stages
+        seconds = pipeline_seconds(stages, times, one.pp, blocks, one.micro_batches)
+        reduced, part_s = self.gradients * stages.copies, self.hidden / stages.chunks
+        first = reduced - part_s * (1 + one.pp * (stages.chunks - 1))  # since the first chunk's gradients are ready
+        seconds = seconds + np.maximum(np.maximum(first, reduced / stages.chunks - part_s), reduced * one.pp / blocks)
+        if one.sharding in LATER_SHARDING:
+            seconds = np.where(stages.plain > 0, seconds, np.inf)
+        order = np.argsort(seconds, kind="stable")
+        return self._replace(seconds=seconds[order], order=order)
+
+    def set_up(self, number: int) -> SetUp:
+        """Return the set-up with the estimate of this number."""
+        kind, names = self.stages.kinds[self.order[number]], ("schedule", "chunks", "layout", "overlap", "micro_batches")
+        return self.degrees._replace(**{name: getattr(kind, name) for name in names})
+
+
+@dataclasses.dataclass
+class Ranking:
+    """Estimates of every set-up of an open job, for evenly loaded experts.
+
+    - `seconds_of`: seconds of a block; `rates_of`: rates of a job under a dispatcher; `cores_of`: of a dispatcher.
+    """
+
+    job: OpenJob
+    seconds_of: Callable[[Workload], BlockSeconds]
+    rates_of: Callable[[Workload, str], Any]
+    cores_of: Callable[[str], float]
+    overlaps_gradients: bool = True
+
+    def __post_init__(self) -> None:
+        self._stages: dict[Any, Stages] = {}
+        self._times: dict[Any, BlockTimes] = {}
+        self._head_blocks: float | None = None
+
+    def rows(self, degrees: SetUp) -> Iterator[Row]:
+        """Yield a row for every dispatcher and sharding of these degrees."""
+        exposed = None
+        for dispatcher, dispatch in dispatchers_of(self.job, degrees.ep):
+            one = degrees._replace(dispatcher=dispatcher, dispatch=dispatch)
+            times = self.times(one)
+            exposed = exposed or self._gradients(one, times)
+            stages = self._stages_of(one, times)
+            for sharding, seconds in exposed.items():
+                row = Row(one._replace(sharding=sharding), stages, *seconds, NOTHING, NOTHING)
+                yield row.timed(times, self.job.architecture.blocks)
+
+    def times(self, set_up: SetUp, sent: AllToAlls | None = None) -> BlockTimes:
+        """Return the seconds of a mean block; `sent`: its all-to-alls, None: those of evenly loaded experts."""
+        key = *set_up.shape, set_up.dispatcher, set_up.dispatch, set_up.recompute, sent
+        if key not in self._times:
+            alone = shape_job(self.job, set_up)
+            rates = self.rates_of(alone, set_up.dispatcher)
+            sent = even_all_to_alls(alone) if sent is None else sent
+            cores = self.cores_of(set_up.dispatcher)
+            self._times[key] = block_times(alone, self.seconds_of(alone), rates, sent, cores)
+        return self._times[key]
+
+    def _stages_of(self, degrees: SetUp, times: BlockTimes) -> Stages:
+        if self._head_blocks is None:
+            self._head_blocks = round(times.head / times.alone, 1) if times.alone else 0.0
+        key = degrees.pp, degrees.micro_batches
+        if key not in self._stages:
+            self._stages[key] = stages_of(self.job, degrees, self._head_blocks, self.job.fields["predicted"])
+        return self._stages[key]
+
+    def _gradients(self, set_up: SetUp, times: BlockTimes) -> dict[str, tuple[float, float]]:
+        """Seconds of gradients by what replicas shard, and of them beside one backward pass."""
+        job = self.job.workload(set_up)
+        rates, blocks = self.rates_of(job, set_up.dispatcher), job.architecture.blocks / set_up.pp
+        exposed: dict[str, tuple[float, float]] = {}
+        for sharding in shardings_of(self.job, set_up):
+            seconds = gradient_seconds(dataclasses.replace(job, sharding=sharding), rates)
+            if sharding in LATER_SHARDING:
+                passes = set_up.micro_batches * times.alone * blocks
+                exposed[sharding] = max(seconds - passes, 0.0) + seconds / set_up.micro_batches, 0.0
+            else:
+                exposed[sharding] = seconds, times.backward * blocks * self.overlaps_gradients
+        return exposed
+
+
+def shape_job(job: OpenJob, set_up: SetUp) -> Workload:
+    """Return the workload with the blocks of a set-up on a single stage, for one micro-batch."""
+    dp = job.gpus // (set_up.etp * set_up.ep)
+    return job.workload(
+        SetUp(
+            *(*set_up.shape[:4], 1, dp, set_up.micro_batch, 1),
+            **{name: getattr(set_up, name) for name in ("dispatch", "dispatcher", "recompute")},
+        )
+    )

@@ -1,0 +1,222 @@
+"""Seconds of mean blocks on a fabric, from a few blocks of one stage that the usual clock times."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+
+from mfabric_jax.case import Case
+from mfabric_jax.evaluate.experts import busy_of_blocks
+from mfabric_jax.evaluate.problem import Problem, problem_of
+from mfabric_jax.evaluate.resolving.ranking import AllToAlls
+from mfabric_jax.evaluate.resolving.resolve import resolve
+from mfabric_jax.evaluate.setups.coarse import MeanBlocks, mean_blocks
+from mfabric_jax.evaluate.solving import solve
+from mfabric_jax.timing.iteration import FabricRates
+from mfabric_jax.timing.passes import Exchanges, places
+from mfabric_jax.workload import Workload
+from mfabric_jax.workload.space import OpenJob, SetUp
+
+BLOCKS = 6  # blocks with experts that stand for all
+STEADY = 4  # micro-batches in which passes beside each other become steady
+SPLIT, BESIDE, PLAIN = "zb-h1", "beside", "1f1b"
+GROUPS = ("ep", "etp", "dispatch")
+
+
+def statement_of(set_up: SetUp) -> dict[str, Any]:
+    """Return the settings that state a set-up, by path; the batch stays as the case has it."""
+    stated = {f"job.parallel.{name}": getattr(set_up, name) for name in ("tp", "etp", "ep", "cp", "pp")}
+    stated |= {
+        "job.batch.micro_batch": set_up.micro_batch,
+        "job.schedule": set_up.schedule,
+        "job.overlap": set_up.overlap,
+        "job.layout": set_up.layout,
+        "job.dispatch": set_up.dispatch,
+        "job.dispatcher": set_up.dispatcher,
+        "job.sharding": set_up.sharding,
+        "job.recompute": set_up.recompute,
+    }
+    return stated | ({"job.interleaved.chunks": set_up.chunks} if set_up.schedule == "interleaved" else {})
+
+
+@dataclasses.dataclass
+class Sample:
+    """Some blocks of a job on a fabric, with their all-to-alls solved for `tokens` of a rank."""
+
+    problem: Problem
+    rates: FabricRates
+    shares: Any
+
+    @functools.cached_property
+    def solved(self) -> Exchanges:
+        return solve(self.problem)
+
+    @property
+    def tokens(self) -> int:
+        return self.problem.workload.tokens
+
+
+class Blocks:
+    """Seconds of mean blocks, rates and all-to-alls of every set-up of a case on its fabric, each computed once."""
+
+    def __init__(self, base: Case, job: OpenJob):
+        self.base, self.job = base, job
+        self._samples: dict[Any, Sample] = {}
+        self._mean: dict[Any, MeanBlocks] = {}
+        self._rates: dict[Any, FabricRates] = {}
+        self._under: dict[Any, Any] = {}
+        self.runs = 0
+
+    def case_of(self, set_up: SetUp, **changes: Any) -> Case:
+        return self.base.with_(statement_of(set_up) | changes)
+
+    @functools.cached_property
+    def _few(self) -> dict[str, Any]:
+        """Settings of a model with a few blocks of each kind."""
+        model = self.job.architecture
+        dense = int(len(model.moe_blocks) < model.blocks)
+        moe = BLOCKS * bool(model.moe_blocks)
+        return {
+            "model.blocks": moe + dense * (1 if moe else BLOCKS),
+            "model.dense_blocks": dense * (1 if moe else BLOCKS),
+            "job.batch.global_batch": None,
+            "traffic.drawn": 1,
+        }
+
+    def sample(self, set_up: SetUp, kind: str = PLAIN) -> Sample:
+        """Return the blocks of an expert group like that of a set-up, all on one stage."""
+        pp = 1
+        key = set_up.ep, set_up.etp, set_up.dispatch, kind, pp
+        if key not in self._samples:
+            few = {
+                "job.parallel.tp": set_up.etp,
+                "job.parallel.cp": 1,
+                "job.parallel.pp": 1,
+                "job.schedule": SPLIT if kind == SPLIT else PLAIN,
+                "job.overlap": "passes" if kind == BESIDE else "none",
+                "job.batch.micro_batch": 1,
+                "job.batch.micro_batches": STEADY,
+                "job.sharding": "optimizer",
+                "job.recompute": "none",
+                "job.layout": "even",
+            }
+            settings = statement_of(set_up._replace(schedule=PLAIN)) | few | self._few
+            if kind == BESIDE and self.job.architecture.moe_blocks:  # blocks without all-to-alls gain nothing
+                settings |= {"model.blocks": BLOCKS, "model.dense_blocks": 0}
+            resolved = resolve(self.base.with_(settings))
+            problem = problem_of(resolved, (resolved.case.network.nic_gbps,))
+            shares = resolved.shares(problem.workload)
+            rates = problem.rates(resolved.case.network.nic_gbps)
+            self._samples[key] = Sample(problem, rates, shares)
+        return self._samples[key]
+
+    def rates_of(self, job: Workload, dispatcher: str, sample: Sample) -> FabricRates:
+        """Return the rates of a sample's group for the messages of a job."""
+        key = id(sample), dispatcher, job.tp, job.folded, job.ep, job.tokens, job.dispatch
+        if key not in self._rates:
+            self._rates[key] = self._make_rates(job, dispatcher, sample)
+        return self._rates[key]
+
+    def _make_rates(self, job: Workload, dispatcher: str, sample: Sample) -> FabricRates:
+        if dispatcher not in self._under:
+            resolved = sample.problem.resolved
+            case = resolved.case.with_({"job.dispatcher": dispatcher})
+            self._under[dispatcher] = dataclasses.replace(resolved, case=case)
+        own, of = self._under[dispatcher].shares(job), sample.shares
+        rates = sample.rates
+        return rates._replace(
+            nic_Bps=rates.nic_Bps * (own.nic / of.nic),
+            eps_Bps=rates.eps_Bps * (own.ring_nic / of.ring_nic),
+            send_Bps=rates.send_Bps * (own.send / of.send),
+            nvlink_Bps=rates.nvlink_Bps * (own.ring_nvlink / of.ring_nvlink),
+            inside_Bps=rates.inside_Bps * (own.nvlink / of.nvlink),
+            tp_over=np.asarray(own.tp_nvlink / own.ring_nvlink),
+            beside=np.asarray(own.beside),
+            counts_s=np.asarray(own.counts_s),
+        )
+
+    def sent(self, set_up: SetUp) -> AllToAlls:
+        """Return the mean all-to-alls of a token of a set-up."""
+        sample = self.sample(set_up)
+        job, solved = sample.problem.workload, sample.solved
+        moe = places(job).layer >= 0
+        experts = places(job).experts >= 0
+        busy = 1.0
+        if solved.busy is not None and experts.any():
+            busy = float(self._scaled(sample, self.job.workload(set_up)).busy[0][experts].mean())
+        if not moe.any() or job.ep == 1:
+            return AllToAlls(0.0, 0.0, busy)
+        between = float(solved.load[:, moe].max(-1).mean() / sample.tokens)
+        waits = float(np.mean(sample.rates.delay_s)) * float(solved.switch[:, moe, 0].mean()) if between else 0.0
+        return AllToAlls(between, float(solved.inside[:, moe].mean() / sample.tokens), busy, waits)
+
+    def mean(self, set_up: SetUp) -> MeanBlocks:
+        """Return the seconds of mean blocks of a set-up."""
+        kinds = [PLAIN]
+        split = self.job.workload(set_up).order.splits
+        kinds += [SPLIT] if split else []
+        kinds += [BESIDE] if set_up.overlap == "passes" else []
+        each = [self._mean_of(set_up, kind) for kind in kinds]
+        moe, dense, head = (np.max([getattr(one, name) for one in each], axis=0) for name in ("moe", "dense", "head"))
+        return MeanBlocks(moe, dense, head, each[-1].pair)
+
+    def _mean_of(self, set_up: SetUp, kind: str) -> MeanBlocks:
+        key = *set_up.shape, set_up.dispatcher, set_up.dispatch, set_up.sharding, set_up.recompute, kind
+        if key not in self._mean:
+            self._mean[key] = self._run(set_up, kind)
+        return self._mean[key]
+
+    def _run(self, set_up: SetUp, kind: str) -> MeanBlocks:
+        sample = self.sample(set_up, kind)
+        problem, resolved = sample.problem, sample.problem.resolved
+        mini = problem.workload
+        own = self.job.workload(set_up.plain)
+        job = dataclasses.replace(
+            own,
+            architecture=mini.architecture,
+            pp=1,
+            dp=own.gpus // (own.tp * own.ep),
+            micro_batches=STEADY,
+            schedule=mini.schedule,
+            overlap_passes=mini.overlap_passes,
+            chunks=mini.chunks,
+            layout_of_blocks="even",
+        )
+        rates = self.rates_of(own, set_up.dispatcher, sample)
+        rules = resolved.rules._replace(recompute=set_up.recompute)
+        if kind == BESIDE:
+            rules = rules._replace(comm_cores=self.cores_of(set_up.dispatcher))
+        self.runs += 1
+        exchanges = self._scaled(sample, job)
+        return mean_blocks(job, rates, exchanges, resolved.block_seconds(own), rules)
+
+    def cores_of(self, dispatcher: str) -> float:
+        from mfabric_jax.workload.kernels import shares_of
+
+        stated = self.job.stated.get("comm_cores")
+        return shares_of(1, dispatcher).cores if stated is None else stated
+
+    def _scaled(self, sample: Sample, job: Workload) -> Exchanges:
+        """The all-to-alls of a sample's first iteration for the tokens of a job."""
+        problem, times = sample.problem, job.tokens / sample.tokens
+        solved = jax.tree.map(lambda x: np.asarray(x)[:1], sample.solved)
+        parts = {
+            name: getattr(solved, name) * times
+            for name in ("optical", "electrical", "inside", "balanced", "waiting")
+            if getattr(solved, name) is not None
+        }
+        experts: Any = resolved_experts(problem)
+        if solved.busy is not None:
+            busy = busy_of_blocks(dataclasses.replace(problem.workload, **_tokens_of(job)), problem.selections[0] * times, experts.tile)
+            parts["busy"] = busy[None]
+        return solved._replace(**parts)
+
+
+def _tokens_of(job: Workload) -> dict[str, int]:
+    return {"micro_batch": job.micro_batch, "sequence": job.sequence, "cp": job.cp, "folded": job.folded}
+
+
+def resolved_experts(problem: Problem) -> Any:
+    return problem.resolved.case.compute.experts

@@ -1,0 +1,194 @@
+"""A coarse clock: passes of mean blocks in the order of the schedule, then gradients and the optimizer.
+
+The seconds of a mean block come from the clock by blocks (`timing.iteration.walk`), run for a few blocks of one stage.
+For balanced traffic both clocks agree.
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from mfabric_jax.support.loops import at_first_call
+from mfabric_jax.timing.blocks import Rules
+from mfabric_jax.timing.iteration import (
+    FabricRates,
+    all_reduce_seconds,
+    exposed_reduce_seconds,
+    last_blocks,
+    send_seconds,
+    step_seconds,
+    walk,
+)
+from mfabric_jax.timing.passes import Exchanges, order_of, places
+from mfabric_jax.workload import Workload
+from mfabric_jax.workload.compute import BlockSeconds
+from mfabric_jax.workload.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT, PipelineShape, units_of
+
+_alternate = at_first_call("mfabric_jax.evaluate.setups.passes_loops:alternate")
+_play = at_first_call("mfabric_jax.evaluate.setups.passes_loops:play_passes")
+PERIODS = 4  # micro-batches over stages that are played; more repeat
+
+
+class MeanBlocks(NamedTuple):
+    """Seconds by kind of pass [4] of a mean block with experts, of one without, and of the output head.
+
+    `pair`: seconds of a forward and a backward pass beside each other, fixed and by block.
+    """
+
+    moe: np.ndarray
+    dense: np.ndarray
+    head: np.ndarray
+    pair: np.ndarray
+
+
+def mean_blocks(
+    job: Workload, rates: FabricRates, exchanges: Exchanges, seconds: BlockSeconds, rules: Rules
+) -> MeanBlocks:
+    """Return the seconds of mean blocks from the clock by blocks.
+
+    `job`: some blocks on one stage, with the schedule of the passes; `exchanges` [1 ..]: its all-to-alls.
+    """
+    one = jax.tree.map(lambda x: np.asarray(x, float)[None], (rates, seconds))
+    slots = walk(job, one[0], exchanges, one[1], rules=rules, every=False).slots
+    order, where = order_of(job), places(job)
+    end, kinds = slots.end[0, 0], order.kind[0]
+    *_, blocks = where.block.shape
+    later = np.zeros(len(kinds), bool) if order.later is None else order.later[0]
+    begin = np.concatenate([[0.0], np.maximum.accumulate(end[:, -1])[:-1]])
+    lengths = np.diff(np.concatenate([begin[:, None], end], axis=1), axis=1)  # [Q L]
+    sums = {name: np.zeros(4) for name in ("moe", "dense", "head")}
+    together = order.in_pairs[0]
+    moe, last = where.experts[0] >= 0, last_blocks(job)[0] | (where.block[0] == sum(job.place_blocks) - 1)
+    for kind in (FORWARD, BACKWARD, WEIGHT, 3):
+        own = ~together & (kinds == (BACKWARD if kind == 3 else kind)) & (later == (kind == 3))
+        rows = np.flatnonzero(own)
+        if not len(rows):
+            continue
+        row = rows[-1]  # after those that begin an iteration
+        for name, some in (("moe", moe[row] & ~last[row]), ("dense", ~moe[row] & ~last[row])):
+            if some.any():
+                sums[name][kind] = lengths[row][some].mean()
+        ending = np.flatnonzero(last[row])
+        if len(ending):
+            usual = sums["moe" if moe[row][ending[0]] else "dense"][kind]
+            sums["head"][kind] = max(0.0, lengths[row][ending[0]] - usual)
+    pair = np.zeros(2)
+    if order.paired is not None:
+        first = np.flatnonzero(order.paired[0])[-1]
+        start = end[:first].max(initial=0.0)
+        total = max(end[first].max(), end[first + 1].max()) - start
+        ends = np.sort(np.maximum(end[first], end[first + 1][::-1]))
+        each = (end[first][-2] - end[first][0]) / (blocks - 2)
+        del ends
+        total -= sums["head"][FORWARD] + sums["head"][BACKWARD]
+        pair = np.array([total - each * blocks, each])
+    return MeanBlocks(sums["moe"], sums["dense"], sums["head"], pair)
+
+
+def coarse_seconds(job: Workload, rates: FabricRates, blocks: MeanBlocks, rules: Rules) -> float:
+    """Return the seconds of an iteration whose blocks all take the mean."""
+    moe, dense = np.array([(len(part.layers), part.blocks - len(part.layers)) for part in job.places]).T
+    times = blocks.moe[:, None] * moe + blocks.dense[:, None] * dense
+    times[:, -1] += blocks.head
+    one = jax.tree.map(lambda x: np.asarray(x, float)[None], rates)
+    sends = send_seconds(job, jax.tree.map(lambda x: x if x.ndim > 1 else x[:, None], one))[0]
+    stage_of = _stages_of(job.schedule, job.pp, job.chunks)
+    send = np.array([_crossing_s(a, b, sends, job.pp) for a, b in zip(stage_of, stage_of[1:], strict=False)] + [0.0])
+    played = functools.partial(_ends, job, times, np.asarray(blocks.pair), send, np.where(moe > 0, moe, 0).astype(float))
+    alone = blocks.moe[FORWARD], blocks.moe[BACKWARD]
+    ends, last = played(alone)
+    rates = jax.tree.map(lambda x: x[:, None] if x.ndim == 1 else x, one)
+    return float((ends + _exposed(job, rates, ends, last, times, rules) + step_seconds(job, rates)[0]).max())
+
+
+def _exposed(
+    job: Workload, rates: FabricRates, ends: np.ndarray, last: np.ndarray, times: np.ndarray, rules: Rules
+) -> np.ndarray:
+    """Seconds of gradients after the passes of every stage."""
+    reduce_s = np.broadcast_to(all_reduce_seconds(job, rates)[0], ends.shape)
+    if not rules.dp_overlap or job.sharding not in ("none", "optimizer"):
+        return reduce_s
+    exposed = np.zeros(job.pp)
+    for stage in range(job.pp):
+        done = []
+        for part in job.stage_places(stage):
+            count = job.place_blocks[part]
+            each = times[BACKWARD, part] / count
+            done += [last[part] - each * behind for behind in range(count)]
+        done.sort()
+        left = np.arange(len(done), 0, -1) / len(done)
+        exposed[stage] = max(0.0, (np.array(done) + left * reduce_s[stage]).max() - ends[stage])
+    return exposed
+
+
+@functools.lru_cache(maxsize=1024)
+def _stages_of(schedule: str, pp: int, chunks: int) -> tuple[int, ...]:
+    """The stage of every place of the model; of a model in two copies, that of the first."""
+    part_of = SCHEDULES[schedule].part_of
+    found = {part_of(stage, chunk, pp): stage for chunk in reversed(range(chunks)) for stage in range(pp)}
+    return tuple(found[place] for place in sorted(found))
+
+
+def _crossing_s(stage: int, other: int, sends: np.ndarray, pp: int) -> float:
+    if stage == other:
+        return 0.0
+    wraps = abs(stage - other) > 1 or pp == 1
+    return float(np.broadcast_to(sends, pp)[pp - 1 if wraps else min(stage, other)])
+
+
+def _ends(
+    job: Workload, times: np.ndarray, pair: np.ndarray, send: np.ndarray, count: np.ndarray, alone: tuple[float, float]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ends of stages [P], and of the last backward pass of places; a long iteration repeats its steady part."""
+    step = job.pp * (2 if job.order.even else 1)
+    few = job.micro_batches - (job.micro_batches - PERIODS * step) // step * step
+    if job.micro_batches <= (PERIODS + 2) * step:
+        return _played(job, job.micro_batches, times, pair, send, count, alone)
+    shorter, longer = (_played(job, many, times, pair, send, count, alone) for many in (few, few + step))
+    periods = (job.micro_batches - few) // step
+    slope = longer[0].max() - shorter[0].max()
+    return shorter[0] + periods * slope, shorter[1] + periods * slope
+
+
+def _played(
+    job: Workload, many: int, times: np.ndarray, pair: np.ndarray, send: np.ndarray, count: np.ndarray, alone: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    kind, micro_batch, place, paired = _passes(job.schedule, job.shape._replace(micro_batches=many))
+    ends, last = np.zeros(job.pp), np.zeros(times.shape[1])
+    assert _play(kind, micro_batch, place, paired, many, times, pair, send, *alone, count, ends, last)
+    return ends, last
+
+
+@functools.lru_cache(maxsize=256)
+def _passes(schedule: str, shape: PipelineShape) -> tuple[np.ndarray, ...]:
+    """Kind, micro-batch, place and pairing [P Q] of all passes."""
+    order, stages = SCHEDULES[schedule], shape.stages
+    if order.warm_up is not None and schedule != "gpipe":
+        shaped = (stages, 2 * shape.micro_batches * shape.chunks)
+        kind, micro_batch, chunk = (np.zeros(shaped, np.int32) for _ in range(3))
+        paired = np.zeros(shaped, np.bool_)
+        warm = np.array([order.warm_up(stage, shape) for stage in range(stages)])
+        _alternate(stages, shape.micro_batches, shape.chunks, warm, shape.overlap, kind, micro_batch, chunk, paired)
+    else:
+        units = [units_of(schedule, stage, shape) for stage in range(stages)]
+        most = max(sum(map(len, row)) for row in units)
+        kind, micro_batch = (np.zeros((stages, most), np.int32) for _ in range(2))
+        chunk, paired = np.full((stages, most), -1, np.int32), np.zeros((stages, most), np.bool_)
+        for stage, row in enumerate(units):
+            at = 0
+            for unit in row:
+                for number, step in enumerate(unit):
+                    kind[stage, at], micro_batch[stage, at], chunk[stage, at] = step
+                    paired[stage, at] = number < len(unit) - 1
+                    at += 1
+    table = np.array(
+        [[order.part_of(stage, chunk, stages) for chunk in range(shape.chunks * order.copies)] for stage in range(stages)]
+    )
+    place = np.where(chunk < 0, -1, np.take_along_axis(table, np.maximum(chunk, 0), axis=1)).astype(np.int32)
+    return kind, micro_batch, place, paired
+
+
+__all__ = ["MeanBlocks", "coarse_seconds", "dataclasses", "exposed_reduce_seconds", "mean_blocks"]
