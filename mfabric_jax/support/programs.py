@@ -234,6 +234,11 @@ def _sources() -> tuple[list[pathlib.Path], str]:
     return paths, digest.hexdigest()
 
 
+def sources_digest() -> str:
+    """Return a digest of the files of this package."""
+    return _sources()[1]
+
+
 def _read(path: pathlib.Path, *_: Any) -> export.Exported:
     """Read a program; raise ValueError if its file is another user's, damaged, or of another program."""
     content = path.read_bytes()

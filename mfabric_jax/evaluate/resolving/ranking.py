@@ -57,14 +57,14 @@ def even_all_to_alls(job: Workload) -> AllToAlls:
 
 
 class BlockTimes(NamedTuple):
-    """Seconds of a mean block: `forward`, `backward` (`weights` of it for gradients of weights), of both passes beside
-    each other (`paired`), and of the output head in both (`head`)."""
+    """Seconds of a mean block forward, backward, and of both passes beside each other (`paired`); of the output head in
+    both (`head`); and what a block computes at least (`least`)."""
 
     forward: float
     backward: float
-    weights: float
     paired: float
     head: float
+    least: float = 0.0
 
     @property
     def alone(self) -> float:
@@ -99,7 +99,9 @@ def block_times(
     behind += both_s * (1 + again.exchanges)
     lane = (forward + inputs + weights + twice) / (1 - cores) + PASSES * computed + counts_s
     paired = max(lane, PASSES * both_s * float(rates.beside)) + waits_s
-    return BlockTimes(ahead, behind, weights, paired, float(seconds.head_s + back.head))
+    extra = layers * more * (seconds.expert_s + back.expert.inputs + back.expert.weights)
+    least = float(forward + inputs + weights - extra + PASSES * reduces * tp_s)
+    return BlockTimes(ahead, behind, paired, float(seconds.head_s + back.head), least)
 
 
 def _ring_s(job: Workload, seconds: BlockSeconds, rates: Any) -> float:
@@ -180,12 +182,14 @@ class Row(NamedTuple):
     """All kinds of pipelines of some degrees, a dispatcher and a sharding, the least estimate [s] first.
 
     - `gradients`: seconds of gradients of one copy of the model; `hidden`: of them, beside one backward pass.
+    - `bound_s`: no set-up of the row takes less: the mean stage's computation for evenly loaded experts.
     """
 
     degrees: SetUp
     stages: Stages
     gradients: float
     hidden: float
+    bound_s: float
     seconds: np.ndarray
     order: np.ndarray
 
@@ -232,10 +236,11 @@ class Ranking:
             one = degrees._replace(dispatcher=dispatcher, dispatch=dispatch)
             times = self.times(one)
             exposed = exposed or self._gradients(one, times)
-            stages = self._stages_of(one, times)
+            stages, blocks = self._stages_of(one, times), self.job.architecture.blocks
+            bound_s = one.micro_batches * (blocks * times.least + times.head) / one.pp
             for sharding, seconds in exposed.items():
-                row = Row(one._replace(sharding=sharding), stages, *seconds, NOTHING, NOTHING)
-                yield row.timed(times, self.job.architecture.blocks)
+                row = Row(one._replace(sharding=sharding), stages, *seconds, bound_s, NOTHING, NOTHING)
+                yield row.timed(times, blocks)
 
     def times(self, set_up: SetUp, sent: AllToAlls | None = None) -> BlockTimes:
         """Return the seconds of a mean block; `sent`: its all-to-alls, None: those of evenly loaded experts."""

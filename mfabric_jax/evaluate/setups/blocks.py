@@ -16,10 +16,13 @@ from mfabric_jax.evaluate.setups.coarse import MeanBlocks, mean_blocks
 from mfabric_jax.evaluate.solving import solve
 from mfabric_jax.timing.iteration import FabricRates
 from mfabric_jax.timing.passes import Exchanges, places
+from mfabric_jax.traffic.dispatch import kept_share
 from mfabric_jax.workload import Workload
+from mfabric_jax.workload.memory import RankLoad
+from mfabric_jax.workload.schedules import SCHEDULES
 from mfabric_jax.workload.space import OpenJob, SetUp
 
-BLOCKS = 6  # blocks with experts that stand for all
+BLOCKS = 8  # blocks with experts that stand for all: drawn shares of experts change with depth as in deeper models
 STEADY = 4  # micro-batches in which passes beside each other become steady
 SPLIT, BESIDE, PLAIN = "zb-h1", "beside", "1f1b"
 GROUPS = ("ep", "etp", "dispatch")
@@ -152,11 +155,20 @@ class Blocks:
         waits = float(np.mean(sample.rates.delay_s)) * float(solved.switch[:, moe, 0].mean()) if between else 0.0
         return AllToAlls(between, float(solved.inside[:, moe].mean() / sample.tokens), busy, waits)
 
+    def load(self, set_up: SetUp) -> RankLoad:
+        """Return the load of the fullest rank in the sampled blocks."""
+        problem = self.sample(set_up).problem
+        if self.base.compute.experts.name == "balanced":
+            return RankLoad()
+        job, count = problem.workload, problem.tokens.count[0]
+        received = (count * kept_share(job, count)).sum(axis=-2)
+        each = received.reshape(*received.shape[:-1], job.ep, -1).sum(axis=-1) / job.selections
+        return RankLoad(float(each.mean(axis=(0, 1)).max()), float(each.max())) if each.size else RankLoad()
+
     def mean(self, set_up: SetUp) -> MeanBlocks:
         """Return the seconds of mean blocks of a set-up."""
         kinds = [PLAIN]
-        split = self.job.workload(set_up).order.splits
-        kinds += [SPLIT] if split else []
+        kinds += [SPLIT] if SCHEDULES[set_up.schedule].splits else []
         kinds += [BESIDE] if set_up.overlap == "passes" else []
         each = [self._mean_of(set_up, kind) for kind in kinds]
         moe, dense, head = (np.max([getattr(one, name) for one in each], axis=0) for name in ("moe", "dense", "head"))
@@ -183,14 +195,15 @@ class Blocks:
             overlap_passes=mini.overlap_passes,
             chunks=mini.chunks,
             layout_of_blocks="even",
+            head="left-out",
+            predicted=0,
         )
         rates = self.rates_of(own, set_up.dispatcher, sample)
         rules = resolved.rules._replace(recompute=set_up.recompute)
         if kind == BESIDE:
             rules = rules._replace(comm_cores=self.cores_of(set_up.dispatcher))
         self.runs += 1
-        exchanges = self._scaled(sample, job)
-        return mean_blocks(job, rates, exchanges, resolved.block_seconds(own), rules)
+        return mean_blocks(job, rates, self._scaled(sample, job), resolved.block_seconds(own), rules)
 
     def cores_of(self, dispatcher: str) -> float:
         from mfabric_jax.workload.kernels import shares_of

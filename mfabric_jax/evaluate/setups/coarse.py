@@ -4,7 +4,6 @@ The seconds of a mean block come from the clock by blocks (`timing.iteration.wal
 For balanced traffic both clocks agree.
 """
 
-import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -16,16 +15,14 @@ from mfabric_jax.timing.blocks import Rules
 from mfabric_jax.timing.iteration import (
     FabricRates,
     all_reduce_seconds,
-    exposed_reduce_seconds,
-    last_blocks,
     send_seconds,
     step_seconds,
     walk,
 )
 from mfabric_jax.timing.passes import Exchanges, order_of, places
 from mfabric_jax.workload import Workload
-from mfabric_jax.workload.compute import BlockSeconds
-from mfabric_jax.workload.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT, PipelineShape, units_of
+from mfabric_jax.workload.compute import BlockSeconds, backward_of, complete_seconds
+from mfabric_jax.workload.schedules import BACKWARD, FORWARD, INPUT, SCHEDULES, PipelineShape, units_of
 
 _alternate = at_first_call("mfabric_jax.evaluate.setups.passes_loops:alternate")
 _play = at_first_call("mfabric_jax.evaluate.setups.passes_loops:play_passes")
@@ -54,38 +51,24 @@ def mean_blocks(
     one = jax.tree.map(lambda x: np.asarray(x, float)[None], (rates, seconds))
     slots = walk(job, one[0], exchanges, one[1], rules=rules, every=False).slots
     order, where = order_of(job), places(job)
-    end, kinds = slots.end[0, 0], order.kind[0]
-    *_, blocks = where.block.shape
-    later = np.zeros(len(kinds), bool) if order.later is None else order.later[0]
+    end, together = slots.end[0, 0], order.in_pairs[0]
+    kinds = np.where(False if order.later is None else order.later[0], INPUT, order.kind[0])
     begin = np.concatenate([[0.0], np.maximum.accumulate(end[:, -1])[:-1]])
-    lengths = np.diff(np.concatenate([begin[:, None], end], axis=1), axis=1)  # [Q L]
-    sums = {name: np.zeros(4) for name in ("moe", "dense", "head")}
-    together = order.in_pairs[0]
-    moe, last = where.experts[0] >= 0, last_blocks(job)[0] | (where.block[0] == sum(job.place_blocks) - 1)
-    for kind in (FORWARD, BACKWARD, WEIGHT, 3):
-        own = ~together & (kinds == (BACKWARD if kind == 3 else kind)) & (later == (kind == 3))
-        rows = np.flatnonzero(own)
-        if not len(rows):
-            continue
-        row = rows[-1]  # after those that begin an iteration
-        for name, some in (("moe", moe[row] & ~last[row]), ("dense", ~moe[row] & ~last[row])):
-            if some.any():
-                sums[name][kind] = lengths[row][some].mean()
-        ending = np.flatnonzero(last[row])
-        if len(ending):
-            usual = sums["moe" if moe[row][ending[0]] else "dense"][kind]
-            sums["head"][kind] = max(0.0, lengths[row][ending[0]] - usual)
-    pair = np.zeros(2)
-    if order.paired is not None:
-        first = np.flatnonzero(order.paired[0])[-1]
-        start = end[:first].max(initial=0.0)
-        total = max(end[first].max(), end[first + 1].max()) - start
-        ends = np.sort(np.maximum(end[first], end[first + 1][::-1]))
-        each = (end[first][-2] - end[first][0]) / (blocks - 2)
-        del ends
-        total -= sums["head"][FORWARD] + sums["head"][BACKWARD]
-        pair = np.array([total - each * blocks, each])
-    return MeanBlocks(sums["moe"], sums["dense"], sums["head"], pair)
+    lengths, moe = np.diff(end, axis=1, prepend=begin[:, None]), where.experts[0] >= 0
+    of_moe, of_dense, head = np.zeros((3, 4))
+    for kind in set(kinds[~together].tolist()):
+        row = np.flatnonzero(~together & (kinds == kind))[-1]  # the first has no pass before it
+        for sums, some in ((of_moe, moe[row]), (of_dense, ~moe[row])):
+            sums[kind] = lengths[row][some].mean() if some.any() else 0.0
+    whole = complete_seconds(job, seconds)
+    head[FORWARD], head[BACKWARD] = whole.head_s, backward_of(whole).head
+    head[INPUT] = head[BACKWARD]
+    if order.paired is None:
+        return MeanBlocks(of_moe, of_dense, head, np.zeros(2))
+    first = np.flatnonzero(order.paired[0])[-1]
+    each = np.diff(end[first]).mean()
+    total = end[first : first + 2].max() - end[:first].max()
+    return MeanBlocks(of_moe, of_dense, head, np.array([total - each * end.shape[1], each]))
 
 
 def coarse_seconds(job: Workload, rates: FabricRates, blocks: MeanBlocks, rules: Rules) -> float:
@@ -190,5 +173,3 @@ def _passes(schedule: str, shape: PipelineShape) -> tuple[np.ndarray, ...]:
     place = np.where(chunk < 0, -1, np.take_along_axis(table, np.maximum(chunk, 0), axis=1)).astype(np.int32)
     return kind, micro_batch, place, paired
 
-
-__all__ = ["MeanBlocks", "coarse_seconds", "dataclasses", "exposed_reduce_seconds", "mean_blocks"]

@@ -3,39 +3,73 @@
 import dataclasses
 import functools
 import heapq
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from mfabric_jax.case import Case
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.evaluate.problem import problem_of
-from mfabric_jax.evaluate.resolving.ranking import BlockTimes, Ranking
+from mfabric_jax.evaluate.resolving.ranking import BlockTimes, Ranking, Row
 from mfabric_jax.evaluate.resolving.resolve import Resolved, resolve
 from mfabric_jax.evaluate.resolving.traffic import draw_loads
 from mfabric_jax.evaluate.setups.blocks import Blocks, Sample
 from mfabric_jax.evaluate.setups.coarse import coarse_seconds
 from mfabric_jax.evaluate.solving import solve, times_of
 from mfabric_jax.workload import Workload
-from mfabric_jax.workload.memory import fullest_stage, usable_bytes
+from mfabric_jax.workload.frameworks import obstacle
+from mfabric_jax.workload.memory import Loads, fullest_stage, usable_bytes
 from mfabric_jax.workload.recompute import recomputed_of
 from mfabric_jax.workload.schedules import BACKWARD, FORWARD
-from mfabric_jax.workload.space import OpenJob, SetUp, degrees_of, dispatchers_of
+from mfabric_jax.workload.space import ANY_FRAMEWORK, LATER_SHARDING, OpenJob, SetUp, degrees_of, dispatchers_of, kinds_of
 
-COARSE, TIMED = 600, 40  # set-ups by the coarse clock, and by the usual one, at most
-SLACK, NEAR = 1.05, 1.005  # of the best so far: estimates that the coarse clock looks at, coarse times of the usual one
-LEVELS = ("none", "norm", "norm+activation", "light", "norm+activation+shared", "norm+activation+mla-up+shared", "attention", "attention+activation", "block")
+COARSE, TIMED = 600, 40  # most set-ups by the coarse clock, and by the usual one
+SLACK = 1.05  # estimates up to this times the best coarse time get the coarse clock
+NEAR = 1.01  # coarse times up to this times the best time get the usual clock, which is later by up to 7 %
+SHOWN = 10
+LEVELS = (  # of recomputation, the least time first
+    *("none", "norm", "norm+activation", "light", "norm+activation+shared", "norm+activation+mla-up+shared"),
+    *("attention", "attention+activation", "block"),
+)
+EVEN, TRAFFIC, CLOCK = range(3)  # what the estimates of a row rest on
 
 
-class Timed(NamedTuple):
-    """A set-up with its seconds by the coarse and by the usual clock."""
+class Runner(msgspec.Struct, frozen=True):
+    """A set-up that was timed, with its seconds by the usual and by the coarse clock."""
 
-    set_up: SetUp
-    coarse_s: float
+    set_up: dict[str, Any]
     seconds: float
+    coarse_s: float
+
+    @property
+    def words(self) -> str:
+        return SetUp(**self.set_up).words
+
+
+class Found(msgspec.Struct, frozen=True):
+    """The result of a search: set-ups with their seconds, the fastest first.
+
+    - `counts`: how many were looked at, by stage; `bound_s`: no set-up of the space takes less.
+    - `recipe_s`, `one_s`: seconds of the recipe's set-up, and of the best one of a non-blocking fat-tree, on this
+      fabric; None: unknown, or the set-up cannot be.
+    """
+
+    runners: list[Runner]
+    counts: dict[str, int]
+    bound_s: float
+    recipe_s: float | None = None
+    one_s: float | None = None
+
+    @property
+    def best(self) -> SetUp:
+        return SetUp(**self.runners[0].set_up)
+
+    @property
+    def seconds(self) -> float:
+        return self.runners[0].seconds
 
 
 @dataclasses.dataclass
@@ -44,158 +78,215 @@ class Search:
 
     base: Case
     job: OpenJob
-    resolved: Resolved
-    runs_on: Callable[[Any, str], bool] = lambda job, dispatcher: True
 
     def __post_init__(self) -> None:
-        self.ests={}
-        self.blocks = Blocks(self.base, self.job)
-        self.room = usable_bytes(self.job.gpu.memory_bytes)
+        self.blocks, self.room = Blocks(self.base, self.job), usable_bytes(self.job.gpu.memory_bytes)
+        self.counts = dict.fromkeys(("degrees", "estimated", "too_large", "not_run", "coarse", "timed"), 0)
         self.fitted: dict[Any, SetUp | None] = {}
-        self.counts = dict.fromkeys(("degrees", "bounded", "too_large", "coarse", "timed"), 0)
-        self.ranking = Ranking(self.job, self.resolved.block_seconds, self._nominal, self.blocks.cores_of)
-
-    def _nominal(self, job: Workload, dispatcher: str) -> Any:
-        """Rates of a job's messages on the links of any one group of this fabric."""
-        return self.blocks.rates_of(job, dispatcher, self._any)
+        self.times: dict[SetUp, float | None] = {}
+        self.bound_s = math.inf
+        nominal = lambda job, dispatcher: self.blocks.rates_of(job, dispatcher, self._any)  # noqa: E731
+        overlaps = self.resolved.rules.dp_overlap
+        self.ranking = Ranking(self.job, self.resolved.block_seconds, nominal, self.blocks.cores_of, overlaps)
 
     @functools.cached_property
     def _any(self) -> Sample:
-        least = min(degrees_of(self.job), key=lambda degrees: (degrees.etp * degrees.ep, degrees.pp))
+        """The smallest group; its links stand for those of all groups until a row gets its own traffic."""
+        least = min(degrees_of(self.job), key=lambda one: (one.etp * one.ep, one.pp), default=None)
+        if least is None:
+            raise Misfit(f"no set-up divides {self.job.gpus:,} GPUs and {self.job.batch} sequences.")
         dispatcher, dispatch = dispatchers_of(self.job, least.ep)[0]
         return self.blocks.sample(least._replace(dispatcher=dispatcher, dispatch=dispatch))
 
-    # ---------------------------------------------------------------------------------------------------- memory
-    def fit(self, set_up: SetUp) -> SetUp | None:
-        """Return the set-up with the least recomputation with which it fits; None: it never does."""
-        key = set_up._replace(dispatcher="", dispatch="per-expert")
-        if key not in self.fitted:
-            self.fitted[key] = self._fit(key._replace(dispatcher="nccl"))
-        found = self.fitted[key]
-        return found and found._replace(dispatcher=set_up.dispatcher, dispatch=set_up.dispatch)
+    @property
+    def resolved(self) -> Resolved:
+        return self._any.problem.resolved
 
-    def _fit(self, set_up: SetUp) -> SetUp | None:
-        levels = self.levels(set_up)
-        loads = None
-        def fits(level: str) -> bool:
-            job = self.job.workload(set_up._replace(recompute=level))
-            return fullest_stage(job, loads)[1].total <= self.room
-        if not fits(levels[-1]):
-            return None
-        return set_up._replace(recompute=next(level for level in levels if fits(level)))
+    def find(self, one: SetUp | None = None, recipe: SetUp | None = None) -> Found:
+        """Return the best set-ups. `one`, `recipe`: set-ups to start from; the result is never slower."""
+        seeds = [seed for seed in (one, recipe) if seed is not None and self._time(seed) is not None]
+        usable = [seed for seed in seeds if self._allowed(seed)]
+        found = self._coarse_ones(usable)
+        timed = [(self.times[seed], self.coarse(seed), seed) for seed in usable]
+        for coarse_s, set_up in found[:TIMED]:
+            if timed and coarse_s > NEAR * min(row[0] for row in timed):
+                break
+            if (exact := self._fitting(set_up)) is not None:
+                timed.append((self.times[exact], coarse_s, exact))
+        if not timed:
+            raise self._refusal()
+        best = dict(sorted(((set_up, row) for *row, set_up in timed), key=lambda pair: pair[1][0]))
+        runners = [Runner(set_up._asdict(), *row) for set_up, row in best.items()]
+        known = (None if seed is None else self.times.get(seed) for seed in (recipe, one))
+        return Found(runners[:SHOWN], self.counts, self.bound_s, *known)
 
-    def levels(self, set_up: SetUp) -> Sequence[str]:
-        if "recompute" in self.job.stated:
-            return (self.job.stated["recompute"],)
-        ups = any(getattr(kind, "ups", ()) for kind, _ in self.job.architecture.attention.shares)
-        some = [level for level in LEVELS if level != "light" or ups]
-        return [level for level in some if set_up.overlap == "none" or not recomputed_of(level).exchanges]
+    def _refusal(self) -> Misfit:
+        model, gigabytes = self.base.model.name, (self.job.gpu.memory_bytes or 0) / 1e9
+        return Misfit(f"no set-up of {model} on {self.job.gpus:,} GPUs fits {gigabytes:,.0f} GB per GPU.")
 
-    def _static_fits(self, degrees: SetUp) -> bool:
-        fields, model = self.job.fields, self.job.architecture
-        per_expert = len(model.moe_blocks) * model.experts * model.expert_params
-        dense = model.blocks * model.attention_params
-        each = (dense / degrees.tp + per_expert / (degrees.etp * degrees.ep)) / degrees.pp
-        return each * (fields["weight_bytes"] + fields["accumulated_bytes"]) <= self.room or degrees.pp <= 2
+    # ------------------------------------------------------------------------------------------------------- stages
+    def _coarse_ones(self, seeds: Sequence[SetUp]) -> list[tuple[float, SetUp]]:
+        """Return set-ups with their seconds by the coarse clock, the fastest first."""
+        best, found = min([math.inf, *map(self.coarse, seeds)]), []
+        for set_up in self._ranked(lambda: best):
+            found.append((self.coarse(set_up), set_up))
+            best = min(best, found[-1][0])
+            if len(found) >= COARSE:
+                break
+        return sorted(found)
 
-    # ---------------------------------------------------------------------------------------------------- stages
-    def ranked(self, best: Callable[[], float]) -> Iterator[SetUp]:
-        """Yield set-ups that fit, the least estimates first, until estimates are above the `best` seconds so far.
+    def _ranked(self, best: Callable[[], float]) -> Iterator[SetUp]:
+        """Yield set-ups that fit, the least estimate first, until estimates are well above the `best` seconds so far.
 
-        Estimates of a row become better in its turn: first evenly loaded experts, then the traffic of the case, last
-        blocks by the usual clock, which also see what is recomputed.
+        The estimates of a row become better in its turn: first for evenly loaded experts, then for the traffic of the
+        case, last by a few blocks of the usual clock, with what is recomputed.
         """
-        rows, blocks = [], self.job.architecture.blocks
-        for degrees in degrees_of(self.job):
-            if self._static_fits(degrees):
-                self.counts["degrees"] += 1
-                rows += self.ranking.rows(degrees)
-        self.counts["bounded"] = sum(len(row.seconds) for row in rows)
-        refined = [0] * len(rows)
-        queue = [(row.seconds[0], number, 0, None) for number, row in enumerate(rows) if len(row.seconds)]
+        rows, blocks = self._rows(), self.job.architecture.blocks
+        stage = [EVEN] * len(rows)
+        queue: list[tuple] = [(row.seconds[0], number, 0, None) for number, row in enumerate(rows) if len(row.seconds)]
         heapq.heapify(queue)
         while queue:
             seconds, number, at, ready = heapq.heappop(queue)
             if seconds > best() * SLACK:
                 return
-            if ready is not None:
-                self.ests[ready]=seconds
-                yield ready
-                continue
             row = rows[number]
-            if refined[number] < 2:
-                if refined[number] == 0 and self._fit_of_degrees(row.degrees) is None:
-                    self.counts["too_large"] += len(row.seconds)
-                    continue
-                refined[number] += 1
-                times = self._times(row.degrees, refined[number])
-                rows[number] = row = row.timed(times, blocks)
+            if ready is not None:
+                yield ready
+            elif stage[number] == EVEN and self.fit(row.degrees.plain) is None:
+                self.counts["too_large"] += len(row.seconds)
+            elif stage[number] < CLOCK:
+                stage[number] += 1
+                rows[number] = row = row.timed(self._block_times(row.degrees, stage[number]), blocks)
                 heapq.heappush(queue, (row.seconds[0], number, 0, None))
-                continue
-            if at + 1 < len(row.seconds):
-                heapq.heappush(queue, (row.seconds[at + 1], number, at + 1, None))
-            fitted = self.fit(row.set_up(at))
-            if fitted is None:
-                self.counts["too_large"] += 1
-            elif self.runs_on(self.job.workload(fitted), fitted.dispatcher):
-                heapq.heappush(queue, (seconds * self._recomputed(fitted), number, at, fitted))
+            else:
+                if at + 1 < len(row.seconds):
+                    heapq.heappush(queue, (row.seconds[at + 1], number, at + 1, None))
+                if (fitted := self._usable(row.set_up(at))) is not None:
+                    heapq.heappush(queue, (seconds * self._recomputed(fitted), number, at, fitted))
 
-    def _times(self, set_up: SetUp, stage: int) -> BlockTimes:
-        """Seconds of a mean block: 1, with the traffic of the case; 2, by the usual clock."""
-        if stage == 1:
+    def _rows(self) -> list[Row]:
+        rows: list[Row] = []
+        for degrees in degrees_of(self.job):
+            self.counts["degrees"] += 1
+            if self._weights_fit(degrees):
+                own = list(self.ranking.rows(degrees))
+                self.bound_s = min([self.bound_s, *(row.bound_s for row in own)])
+                rows += own
+        self.counts["estimated"] = sum(len(row.seconds) for row in rows)
+        return rows
+
+    def _usable(self, set_up: SetUp) -> SetUp | None:
+        """Return the set-up with the least recomputation that fits; None if none does or no framework runs it."""
+        fitted = self.fit(set_up)
+        if fitted is None:
+            self.counts["too_large"] += 1
+        elif not self._runs(fitted):
+            self.counts["not_run"] += 1
+        else:
+            return fitted
+        return None
+
+    def _allowed(self, set_up: SetUp) -> bool:
+        """Whether a set-up keeps what is stated, fits, and runs under the frameworks of the search."""
+        stated = {name: getattr(set_up, name) for name in self.job.stated}
+        return stated == dict(self.job.stated) and self._runs(set_up) and self._fits_exactly(set_up)
+
+    def _runs(self, set_up: SetUp) -> bool:
+        if self.job.frameworks == ANY_FRAMEWORK:
+            return True
+        return obstacle(self.job.workload(set_up), set_up.dispatcher) is None
+
+    def _block_times(self, set_up: SetUp, stage: int) -> BlockTimes:
+        """Return the seconds of a mean block, for the traffic of the case or by the usual clock."""
+        if stage == TRAFFIC:
             return self.ranking.times(set_up, self.blocks.sent(set_up))
-        return self._by_clock(set_up._replace(overlap="none", recompute="none"))
-
-    def _by_clock(self, set_up: SetUp) -> BlockTimes:
-        layers = len(self.job.architecture.moe_blocks) / self.job.architecture.blocks
         alone = self.blocks.mean(set_up)
-        beside = self.blocks.mean(set_up._replace(overlap="passes")) if self._may_overlap(set_up) else alone
+        may_overlap = set_up.sharding not in LATER_SHARDING
+        may_overlap &= any(kind.overlap == "passes" for kind in kinds_of(self.job, set_up))
+        beside = self.blocks.mean(set_up._replace(overlap="passes")) if may_overlap else alone
+        layers = len(self.job.architecture.moe_blocks) / self.job.architecture.blocks
         block = layers * alone.moe + (1 - layers) * alone.dense
-        return BlockTimes(
-            block[FORWARD], block[BACKWARD], 0.0, beside.pair[1], alone.head[FORWARD] + alone.head[BACKWARD]
-        )
-
-    def _may_overlap(self, set_up: SetUp) -> bool:
-        return set_up.sharding == "optimizer" and "passes" in self.job.some("overlap", ("none", "passes"))
+        head = alone.head[FORWARD] + alone.head[BACKWARD]
+        return BlockTimes(block[FORWARD], block[BACKWARD], float(beside.pair[1]), float(head))
 
     def _recomputed(self, set_up: SetUp) -> float:
         """Seconds of a mean block over those without recomputation."""
         if set_up.recompute == "none":
             return 1.0
-        usual = self.ranking.times(set_up._replace(recompute="none"))
-        times = self.ranking.times(set_up)
+        usual, times = self.ranking.times(set_up._replace(recompute="none")), self.ranking.times(set_up)
         return times.paired / usual.paired if set_up.overlap == "passes" else times.alone / usual.alone
 
-    def _fit_of_degrees(self, degrees: SetUp) -> SetUp | None:
-        return self.fit(degrees.plain)
-
     def coarse(self, set_up: SetUp) -> float:
+        """Return the seconds of an iteration by the coarse clock."""
+        self.counts["coarse"] += 1
         job = self.job.workload(set_up)
         rates = self.blocks.rates_of(job, set_up.dispatcher, self.blocks.sample(set_up))
-        blocks = self.blocks.mean(set_up)
-        self.counts["coarse"] += 1
-        return coarse_seconds(job, rates, blocks, self.resolved.rules._replace(recompute=set_up.recompute))
+        rules = self.resolved.rules._replace(recompute=set_up.recompute)
+        return coarse_seconds(job, rates, self.blocks.mean(set_up), rules)
+
+    def _time(self, set_up: SetUp) -> float | None:
+        """Return the seconds of an iteration by the usual clock; None for a set-up that cannot be."""
+        if set_up not in self.times:
+            try:
+                self.times[set_up] = self.time(set_up)
+            except InputError:
+                self.times[set_up] = None
+        return self.times[set_up]
 
     def time(self, set_up: SetUp) -> float:
-        """Return the seconds of an iteration by the usual clock."""
         self.counts["timed"] += 1
         resolved = resolve(self.blocks.case_of(set_up))
         problem = problem_of(resolved, (resolved.case.network.nic_gbps,))
         return float(np.mean(times_of(problem, solve(problem)).iteration_s))
 
-    def run(self, seeds: Iterable[SetUp] = ()) -> list[Timed]:
-        """Return the timed set-ups, the fastest first."""
-        found: list[tuple[float, SetUp]] = [(self.coarse(seed), seed) for seed in seeds]
-        best = min([math.inf, *(seconds for seconds, _ in found)])
-        for set_up in self.ranked(lambda: best):
-            found.append((self.coarse(set_up), set_up))
-            best = min(best, found[-1][0])
-            if len(found) >= COARSE:
-                break
-        found.sort(key=lambda row: row[0]); self.found=found
-        timed: list[Timed] = []
-        for coarse_s, set_up in found[:TIMED]:
-            if timed and coarse_s > NEAR * min(row.seconds for row in timed):
-                break
-            timed.append(Timed(set_up, coarse_s, self.time(set_up)))
-        return sorted(timed, key=lambda row: row.seconds)
+    def _fitting(self, set_up: SetUp) -> SetUp | None:
+        """Return the set-up, timed, with the least recomputation that fits the traffic of the case."""
+        levels = self.levels(set_up)
+        for level in levels[levels.index(set_up.recompute) :]:
+            one = set_up._replace(recompute=level)
+            if self._runs(one) and self._fits_exactly(one) and self._time(one) is not None:
+                return one
+        return None
+
+    # ------------------------------------------------------------------------------------------------------- memory
+    def fit(self, set_up: SetUp) -> SetUp | None:
+        """Return the set-up with the least recomputation that fits its sampled traffic; None: it never does."""
+        key = set_up._replace(dispatcher="nccl", dispatch="per-expert")
+        if key not in self.fitted:
+            self.fitted[key] = self._fit(key)
+        found = self.fitted[key]
+        return found and found._replace(dispatcher=set_up.dispatcher, dispatch=set_up.dispatch)
+
+    def _fit(self, set_up: SetUp) -> SetUp | None:
+        levels = self.levels(set_up)
+        loads = (self.blocks.load(set_up),) * set_up.pp
+
+        def fits(level: str) -> bool:
+            return self._needs(set_up._replace(recompute=level), loads) <= self.room
+
+        if not fits(levels[-1]):
+            return None
+        return set_up._replace(recompute=next(level for level in levels if fits(level)))
+
+    def _needs(self, set_up: SetUp, loads: Loads) -> float:
+        return fullest_stage(self.job.workload(set_up), loads)[1].total
+
+    def _fits_exactly(self, set_up: SetUp) -> bool:
+        return self._needs(set_up, draw_loads(self.base, self.job.workload(set_up))) <= self.room
+
+    def levels(self, set_up: SetUp) -> Sequence[str]:
+        """Return what a set-up may recompute, the least time first."""
+        if "recompute" in self.job.stated:
+            return (self.job.stated["recompute"],)
+        model = self.job.architecture
+        absent = set() if model.shared_hidden else {"shared"}
+        absent |= set() if any(getattr(kind, "ups", ()) for kind, _ in model.attention.shares) else {"mla-up"}
+        some = [level for level in LEVELS if level == "block" or not recomputed_of(level).parts & absent]
+        return [level for level in some if set_up.overlap == "none" or not recomputed_of(level).exchanges]
+
+    def _weights_fit(self, degrees: SetUp) -> bool:
+        """Whether weights and gradients alone may fit; on few stages, replicas may shard them."""
+        fields, model = self.job.fields, self.job.architecture
+        experts = len(model.moe_blocks) * model.experts * model.expert_params / (degrees.etp * degrees.ep)
+        each = (model.blocks * model.attention_params / degrees.tp + experts) / degrees.pp
+        return degrees.pp <= 2 or each * (fields["weight_bytes"] + fields["accumulated_bytes"]) <= self.room
