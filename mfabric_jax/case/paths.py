@@ -515,14 +515,16 @@ def flat(group: Any, prefix: str = "") -> Statement:
 
 
 @functools.lru_cache(maxsize=4096)
-def files_of_case(case: Case) -> tuple[str, ...]:
-    """Return the files, folders and modules that a case names, and names that could be files."""
-    return tuple(dict.fromkeys(map(policies.file_of, file_values(case))))
+def files_of_case(case: Case, *sections: str) -> tuple[str, ...]:
+    """Return the files, folders and modules that a case, or some sections of it, names, and names that could be
+    files."""
+    return tuple(dict.fromkeys(map(policies.file_of, file_values(case, *sections))))
 
 
-def file_values(case: Case) -> list[str]:
-    """Return the texts of the settings of a case that may name a file."""
-    return [value for path, value in flat(case).items() if path in file_settings() and isinstance(value, str)]
+def file_values(case: Case, *sections: str) -> list[str]:
+    """Return the texts of the settings of a case, or of some sections of it, that may name a file."""
+    some = {path: value for path, value in flat(case).items() if path in file_settings()}
+    return [x for path, x in some.items() if isinstance(x, str) and (not sections or path.split(".")[0] in sections)]
 
 
 @functools.cache

@@ -4,9 +4,8 @@ This module arranges batches; `circuits`, `loads` and `links` compute them.
 """
 
 import functools
-import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -16,10 +15,11 @@ from mfabric_jax import evaluate
 from mfabric_jax.case.policies import BOUND
 from mfabric_jax.evaluate.asking import in_chunks
 from mfabric_jax.evaluate.demands import Tokens
-from mfabric_jax.evaluate.experts import early_of_blocks, moving_loads
+from mfabric_jax.evaluate.experts import early_of_blocks, early_of_layers, moving_loads
 from mfabric_jax.evaluate.links import (
     crossing,
     degree_bounds,
+    each_and_even,
     in_phases,
     inside_in_order,
     seconds_on_links,
@@ -65,12 +65,6 @@ class AllToAllsOf:
             self._between = OnCircuits(problem, group, costs)
         self._always = case.circuits.reconfigure.name == "always" and group.reconfigures
         self._moved = moving_loads(problem, group)
-        self._lock = threading.Lock()  # blocks of cases that run in parallel share all-to-alls
-
-    @property
-    def iterations(self) -> int:
-        """Number of iterations over all replicas."""
-        return len(self.problem.selections)
 
     def loads(self, iteration: np.ndarray, case: np.ndarray, shown: tuple[Any, ...] | None = None) -> Exchanges:
         """Return the all-to-alls [C ..] between servers for iterations [C], each in its `case` [C] of `costs`.
@@ -79,8 +73,7 @@ class AllToAllsOf:
         """
         problem = self.problem
         experts: Any = problem.resolved.case.compute.experts
-        with self._lock:
-            exchanges = self._between.loads(iteration, case, shown)
+        exchanges = self._between.loads(iteration, case, shown)
         if self._always:
             exchanges = switch_every_block(problem.workload, exchanges)
         exchanges = exchanges._replace(moved=None if self._moved is None else self._moved[iteration])
@@ -92,11 +85,13 @@ class AllToAllsOf:
 
     @functools.cached_property
     def _early(self) -> Float[np.ndarray, "I P Q L 3 R"]:
-        experts: Any = self.problem.resolved.case.compute.experts
-        tile = experts.tile
-        return np.stack(
-            [early_of_blocks(self.problem.workload, self.problem.group, each, tile) for each in self.problem.selections]
-        )
+        problem, experts = self.problem, cast(Any, self.problem.resolved.case.compute.experts)
+        job, group, tile = problem.workload, problem.group, experts.tile
+
+        def each() -> np.ndarray:
+            return np.stack([early_of_layers(job.ep_group, group, sent, tile) for sent in problem.selections])
+
+        return early_of_blocks(job, problem.once(each, "early", group.handover, tile))
 
 
 # -------------------------------------------------------------------------------------------------- links and circuits
@@ -112,17 +107,23 @@ class Steady:
 
 def on_links(problem: Problem, group: Any) -> Exchanges:
     """Return the all-to-alls of all iterations on links that never change."""
-    job, acks = problem.workload, problem.resolved.carried_by.acks_back
-    unit = unit_on_host(group)
-    timed = timer_on_links(unit, problem.carry, job.ranks_per_server, problem.resolved.case.run.dtype)
-    exchanges = steady_now(job, problem.selections, lambda every: timed(with_acks(every, acks)))
-    return in_phases(job, unit, exchanges)
+    job, acks, dtype = problem.workload.ep_group, problem.resolved.carried_by.acks_back, problem.resolved.case.run.dtype
+    unit, carry = unit_on_host(group), problem.carry
+
+    def every() -> tuple[np.ndarray, np.ndarray]:
+        timed = timer_on_links(unit, carry, job.ranks_per_server, dtype)
+        return seconds_now(job, problem.selections, lambda demand: timed(with_acks(demand, acks)))
+
+    seconds = problem.once(every, "links", unit, carry, acks, dtype, platform())
+    return in_phases(problem.workload, unit, steady(places(problem.workload), *seconds))
 
 
-def steady_now(job: Workload, sent: Tokens, seconds: Callable[[np.ndarray], np.ndarray]) -> Exchanges:
-    """Run `steady` on the host; `seconds` maps demands between ranks [B R R] to seconds [B]."""
+def seconds_now(
+    job: Workload, sent: Tokens, seconds: Callable[[np.ndarray], np.ndarray]
+) -> tuple[Float[np.ndarray, "I layer M"], np.ndarray]:
+    """Return `each_and_even` of dispatches; `seconds` maps demands between ranks [B R R] to seconds [B]."""
     demand, even = dispatched_bytes(job, sent), even_bytes(job, np.dtype(float))
-    return steady(places(job), demand, even, lambda every: once_each_row(seconds, every))
+    return each_and_even(demand, even, lambda every: once_each_row(seconds, every))
 
 
 def timer_on_links(unit: Any, carry: Any, per_server: int, dtype: str) -> Callable[[np.ndarray], np.ndarray]:
@@ -148,14 +149,21 @@ def at_bound(problem: Problem, group: Any) -> Exchanges:
         sent = with_acks(demand, acks).astype(dtype)
         return in_chunks(degree_bounds, (sent,), region).astype(float)
 
-    return steady(places(problem.workload), *problem.between, lambda every: once_each_row(seconds, every))
+    every = problem.once(
+        lambda: each_and_even(*problem.between, lambda demand: once_each_row(seconds, demand)), "bound", region, acks
+    )
+    return steady(places(problem.workload), *every)
 
 
 # ------------------------------------------------------------------------------------------------------- inside servers
 def inside_of(problem: Problem) -> Float[np.ndarray, "I P Q L"]:
     """Return the part of every all-to-all inside servers: seconds times the NVLink bandwidth."""
-    job = problem.workload
-    every = crossing(job, problem.group, dispatched_bytes(job, problem.selections))
-    *many, servers, ranks, _ = every.shape
-    flat = every.reshape(-1, servers, ranks, ranks)
-    return inside_in_order(job, once_each_row(lambda each: inside_times_now(each, 1.0 * job.tp), flat).reshape(many))
+    job = problem.workload.ep_group
+
+    def seconds() -> np.ndarray:
+        every = crossing(job, problem.group, dispatched_bytes(job, problem.selections))
+        *many, servers, ranks, _ = every.shape
+        flat = every.reshape(-1, servers, ranks, ranks)
+        return once_each_row(lambda each: inside_times_now(each, 1.0 * job.tp), flat).reshape(many)
+
+    return inside_in_order(problem.workload, problem.once(seconds, "inside", problem.group.handover))

@@ -46,6 +46,8 @@ def walk_circuits(
     - `cold`: start with uniform circuits; else with those that an identical previous iteration left.
     """
     solver.prepare(steps, rule)
+    if solver.alone and rule != "pays":
+        return _serve_at_once(solver, rule, steps, cold, both)
     scanned = lax.scan if solver.scans else _scan_steps
     xp = jnp if solver.scans else np
 
@@ -61,6 +63,24 @@ def walk_circuits(
 
     start = solver.begin(steps.sent.shape[1])
     return iteration(start)[1] if cold else _second_iteration(iteration, start, solver.scans)
+
+
+def _serve_at_once(solver: Any, rule: str, steps: WalkSteps, cold: bool, both: bool) -> tuple[Any, Any]:
+    """`walk_circuits` where circuits do not depend on those in place, except that they may stay."""
+    start = np.broadcast_to(solver.begin(steps.sent.shape[1]), steps.sent.shape)
+    last = np.maximum.accumulate(np.where(steps.sent, np.arange(len(start))[:, None], -1))  # step that sent
+    earlier = np.concatenate([np.full_like(last[:1], -1), last[:-1]])
+    earlier = earlier if cold else np.where(earlier < 0, last[-1:], earlier)
+
+    def serve(before: Array) -> tuple[Array, Array]:
+        first, second = RULES[rule](solver, before, start * 0, steps, None)
+        return first, first if both else second
+
+    _, second = serve(start)  # only the first circuits of "reuse" depend on those in place
+    before = np.where(earlier < 0, start, np.take_along_axis(second, np.maximum(earlier, 0), 0))
+    first, second = serve(before)
+    first, second = (np.where(steps.sent, each, before) for each in (first, second))
+    return np.stack([first, second], axis=1), np.stack([before, first], axis=1)
 
 
 def _second_iteration(iteration: Callable[..., Any], start: Any, scans: bool) -> Any:

@@ -10,7 +10,7 @@ from mfabric_jax.case import Case
 from mfabric_jax.case.policies import BOUND
 from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.exchanges import exchanges_between, exchanges_inside
-from mfabric_jax.evaluate.experts import busy_of_blocks, early_of_blocks, moves_of
+from mfabric_jax.evaluate.experts import busy_of_blocks, busy_of_layers, early_of_blocks, early_of_layers, moves_of
 from mfabric_jax.evaluate.forecasts import guess_of, planning_selections, sigma_of
 from mfabric_jax.evaluate.links import moving, switch_every_block
 from mfabric_jax.evaluate.numbers import NetworkOf, Numbers
@@ -54,9 +54,10 @@ class IterationOf(eqx.Module):
         )
         tokens, busy, early, moved, experts = inputs["tokens"], None, None, None, self.experts
         if experts.name == "received":
-            busy = busy_of_blocks(self.workload, tokens, experts.tile)
+            busy = busy_of_blocks(self.workload, busy_of_layers(self.workload, tokens, experts.tile))
             if experts.combine == "rank":
-                early = early_of_blocks(self.workload, group, tokens, experts.tile)
+                parts = early_of_layers(self.workload, group, tokens, experts.tile)
+                early = early_of_blocks(self.workload, parts)
         solved = exchanges_between(
             self.workload,
             group,

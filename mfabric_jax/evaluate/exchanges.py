@@ -23,6 +23,7 @@ from mfabric_jax.evaluate.links import (
     at_unit_bandwidth,
     crossing,
     degree_bounds,
+    each_and_even,
     in_phases,
     inside_in_order,
     seconds_on_links,
@@ -137,7 +138,7 @@ def exchanges_between(
     unit = at_unit_bandwidth(there, demand.dtype)
     if first.rule == "bound":
         bounds = lambda every: degree_bounds(with_acks(every, acks), unit)  # noqa: E731
-        return _alone(steady(where, servers[None], even, bounds))
+        return _alone(steady(where, *each_and_even(servers[None], even, bounds)))
     if span.long and first.rule != "block":
         raise InputError(
             f"first must be 'block' with circuits_for {span.name!r} (circuits known ahead), got {first.rule!r}."
@@ -179,7 +180,7 @@ def _on_links(
     def seconds(every: Array):
         return seconds_on_links(with_acks(every, acks), unit, paths, per_server)
 
-    return _alone(in_phases(workload, unit, steady(where, demand[None], even, seconds)))
+    return _alone(in_phases(workload, unit, steady(where, *each_and_even(demand[None], even, seconds))))
 
 
 def _forecasts(

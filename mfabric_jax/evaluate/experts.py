@@ -3,11 +3,12 @@
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from mfabric_jax.case.policies import BOUND
 from mfabric_jax.evaluate.links import moving
 from mfabric_jax.support import programs
-from mfabric_jax.support.array_module import array_module
+from mfabric_jax.support.array_module import Array, array_module
 from mfabric_jax.support.arrays import group_numbers
 from mfabric_jax.timing.iteration import early, expert_load
 from mfabric_jax.timing.passes import places
@@ -17,18 +18,28 @@ from mfabric_jax.workload import Workload
 from mfabric_jax.workload.volume import expert_state_bytes
 
 
-def early_of_blocks(job: Workload, group: Any, tokens: Any, tile: int | None) -> Any:
-    """Return the fields of `Early` for every block [P Q L 3 R]."""
-    where, switches = places(job), {("none", "none"): "rank", ("levelled", "levelled"): "server"}
+def early_of_layers(job: Workload, group: Any, tokens: Any, tile: int | None) -> Any:
+    """Return the fields of `Early` [layer M 3 R]."""
+    switches = {("none", "none"): "rank", ("levelled", "levelled"): "server"}
     parts = early(job, tokens, tile or 1, ports=switches.get(group.handover, "pair"))
-    return array_module(tokens).stack(parts, axis=-2)[where.pick(*tokens.shape[:2])]
+    return array_module(tokens).stack(parts, axis=-2)
 
 
-def busy_of_blocks(job: Workload, tokens: Any, tile: int) -> Any:
-    """Return `expert_load` of every block [P Q L]."""
-    where, load = places(job), expert_load(job, selections_of(job, tokens), tile)
+def early_of_blocks(job: Workload, early: Float[Array, "*I layer M 3 R"]) -> Any:
+    """Return the fields of `Early` for every block [*I P Q L 3 R]."""
+    return early[..., *places(job).pick(*early.shape[-4:-2]), :, :]
+
+
+def busy_of_layers(job: Workload, tokens: Any, tile: int) -> Any:
+    """Return `expert_load` [layer M]."""
+    return expert_load(job, selections_of(job, tokens), tile)
+
+
+def busy_of_blocks(job: Workload, load: Float[Array, "*I layer M"]) -> Any:
+    """Return `expert_load` of every block [*I P Q L]."""
+    where = places(job)
     where = where._replace(layer=where.experts)  # also in passes of weight gradients
-    return array_module(load).where(where.layer >= 0, load[where.pick(*load.shape)], 1)
+    return array_module(load).where(where.layer >= 0, load[..., *where.pick(*load.shape[-2:])], 1)
 
 
 def moves_of(problem: Any) -> np.ndarray | None:

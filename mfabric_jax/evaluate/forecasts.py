@@ -49,7 +49,7 @@ def planning_selections(problem: Problem) -> np.ndarray:
         return np.asarray(problem.own_selections)
     with _ONE:
         return _past(
-            problem.workload, problem.tokens, 1 if problem.circuits_for == "run" else len(problem.tokens.count)
+            problem.workload.ep_group, problem.tokens, 1 if problem.circuits_for == "run" else len(problem.tokens.count)
         )
 
 

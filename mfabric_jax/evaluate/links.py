@@ -69,16 +69,21 @@ def with_acks(demand: Float[Array, "... N N"], acks: float) -> Float[Array, "...
 
 
 # --------------------------------------------------------------------------------------------- links that do not change
-def steady(
-    where: Places, demand: Float[Array, "C layer M N N"], even: Float[Array, "N N"], seconds: Callable[..., Any]
-) -> Exchanges:
-    """Return the all-to-alls of C iterations on links that never change.
+def each_and_even(
+    demand: Float[Array, "C layer M N N"], even: Float[Array, "N N"], seconds: Callable[..., Any]
+) -> tuple[Float[Array, "C layer M"], Float[Array, ""]]:
+    """Return the seconds of demands and of the demand of balanced experts (`even`).
 
-    - `even`: the demand of balanced experts; `seconds`: function of demands [B N N], at 1 byte/s per NIC.
+    `seconds`: function of demands [B N N], at 1 byte/s per NIC.
     """
-    xp, moe = array_module(demand), where.layer >= 0
+    xp = array_module(demand)
     every = seconds(xp.concatenate([demand.reshape(-1, *even.shape), even[None]]))  # one batch, one kernel
-    load, balanced = every[:-1].reshape(demand.shape[:3]), every[-1]
+    return every[:-1].reshape(demand.shape[:3]), every[-1]
+
+
+def steady(where: Places, load: Float[Array, "C layer M"], balanced: Float[Array, ""]) -> Exchanges:
+    """Return the all-to-alls of C iterations on links that never change, from their seconds (`each_and_even`)."""
+    xp, moe = array_module(load), where.layer >= 0
     by_layer = load[:, *where.pick(*load.shape[1:])]
     shape = (*by_layer.shape, 2)
     nothing, calm = xp.zeros(shape, load.dtype), xp.zeros(shape, bool)

@@ -26,6 +26,7 @@ from mfabric_jax.policies.reads import Reads
 from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.support import programs
 from mfabric_jax.support.arrays import group_numbers
+from mfabric_jax.support.platforms import platform
 from mfabric_jax.timing.passes import Exchanges, places
 
 
@@ -48,6 +49,7 @@ class OnCircuits:
         resolved, case = problem.resolved, problem.resolved.case
         self.where = places(problem.workload)
         self.rule = CircuitRule(resolved.first, problem.circuits_for, case.circuits.cold_start, case.circuits.partial)
+        as_set = between is None and policy is None and carried is None
         policy, (demand, even) = policy or policy_of_mean(problem), between or problem.between
         functions, reads, start = solver_inputs(problem, group, policy, carried)
         self.costs, busy = (costs, problem.busy) if self.rule.name == "pays" else (None, None)
@@ -57,7 +59,13 @@ class OnCircuits:
         table, self.sent = in_numbers(self.where, demand, even, ahead, keyed=keyed, busy=busy)
         keys = _keys(problem, self.rule, self.sent.key.shape[1:]) if keyed else None
         tables = Tables(table, ahead.samples, ahead.times, keys, self.rates)
-        self.solver = OnHost(tables, start, functions, reads)
+
+        def make() -> OnHost:
+            return OnHost(tables, start, functions, reads)
+
+        alone = as_set and reads.demand_alone and all(x is None for x in tables[1:])
+        of = unit_on_host(group), policy, problem.carry, resolved.routing, resolved.carried_by.acks_back
+        self.solver = problem.once(make, "circuits", table, *of, case.run.dtype, platform()) if alone else make()
         self._legal = (resolved.policy_name, np.asarray(group.degrees)) if is_own(resolved.policy) else None
 
     def loads(self, iteration: np.ndarray, case: np.ndarray, shown: tuple[Any, ...] | None) -> Exchanges:
@@ -66,7 +74,8 @@ class OnCircuits:
         if self.rates is not None:
             sent = sent._replace(case=case)
         costs = None if self.costs is None else of_cases(self.costs, case)
-        exchanges = loads_on_circuits(self.where, self.solver, sent, self.rule, costs, shown)
+        with self.solver.lock:
+            exchanges = loads_on_circuits(self.where, self.solver, sent, self.rule, costs, shown)
         if self._legal is not None:
             name, degrees = self._legal
             policies.check_legal(name, self.solver.counts, degrees)

@@ -6,10 +6,12 @@ long as the slowest replica.
 
 import dataclasses
 import functools
+import math
 import statistics
+import threading
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -18,11 +20,10 @@ import numpy as np
 from jaxtyping import Float
 
 from mfabric_jax import policies, routing, timing, units
-from mfabric_jax.case.paths import files_of_case
 from mfabric_jax.case.policies import BOUND
 from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.demands import BetweenServers
-from mfabric_jax.evaluate.experts import busy_of_blocks
+from mfabric_jax.evaluate.experts import busy_of_blocks, busy_of_layers
 from mfabric_jax.evaluate.numbers import PATHS, NetworkOf
 from mfabric_jax.evaluate.paths import carry_of
 from mfabric_jax.evaluate.resolving.limits import check_modelled
@@ -34,16 +35,46 @@ from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.policies import Policy, is_own, uniform, weighs_changes
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.fixed import add_paths
+from mfabric_jax.support import programs
 from mfabric_jax.support.array_module import Array
 from mfabric_jax.support.arrays import group_numbers
-from mfabric_jax.support.text_files import cached_by_files
 from mfabric_jax.timing.iteration import FabricRates
 from mfabric_jax.traffic import Tokens, dispatched_bytes, sent_tokens, server_bytes
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds
 
 DTYPES = ("float32", "float64")
+MOST_KEPT = 1 << 29  # bytes of results that problems share
 AS_SET = "as set"  # variant name of a row without variants
+
+
+class Shared:
+    """Results by key, each computed once; if they have more than `most` bytes, the least recently used are forgotten.
+
+    The size of a result without arrays is its `nbytes`.
+    """
+
+    def __init__(self, most: float = math.inf) -> None:
+        self._most, self._one = most, threading.Lock()
+        self._known: dict[Any, tuple[Any, int]] = {}
+        self._locks: dict[Any, threading.Lock] = {}
+
+    def get(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Return the result of `make`, cached under a key; concurrent calls for that key wait."""
+        with self._locks.setdefault(key, threading.Lock()):
+            with self._one:
+                known = self._known.pop(key, None)
+            result = make() if known is None else known[0]
+            size = sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(result)) if known is None else known[1]
+            with self._one:
+                self._known[key] = result, size  # at the end: used last
+                while sum(size for _, size in self._known.values()) > self._most:
+                    first = next(iter(self._known))
+                    del self._known[first], self._locks[first]
+        return result
+
+
+_SOLVED = Shared(MOST_KEPT)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,27 +113,47 @@ class Problem:
         sample = self.resolved.case.run.sample
         return len(self.tokens.count) - 1 if sample is None else sample
 
+    def once(self, make: Callable[[], Any], *of: Any) -> Any:
+        """Return the result of `make`, computed once for the same tokens, equal EP groups, and equal values `of`.
+
+        `of` names the result and holds all else that decides it. So problems share what does not depend on pipelines.
+        """
+        if (key := programs.contents(of)) is None:
+            return make()
+        tokens = tuple(replica.digest for replica in self.every_replica)
+        return _SOLVED.get((self.workload.ep_group, tokens, key), make)
+
     @property
     def own_selections(self) -> np.ndarray:
         return sent_tokens(self.workload, self.tokens)
 
+    @property
+    def iterations(self) -> int:
+        """Number of iterations over all replicas."""
+        return sum(len(replica.count) for replica in self.every_replica)
+
     @functools.cached_property
     def selections(self) -> Float[np.ndarray, "I layer M R C"]:
         """Selections of experts that all replicas send, in float64."""
-        return np.concatenate([np.asarray(replica.own_selections, float) for replica in self.each_replica])
+        each = [np.asarray(replica.own_selections, float) for replica in self.each_replica]
+        return np.concatenate(each) if self.others else each[0]
 
-    @functools.cached_property
+    @property
     def between(self) -> BetweenServers:
         """Demands between servers of all replicas."""
-        return BetweenServers.of(self.workload, self.selections)
+        return self.once(lambda: BetweenServers.of(self.workload.ep_group, self.selections), "between")
 
     @functools.cached_property
     def busy(self) -> Float[np.ndarray, "I P Q L"] | None:
         """`expert_load` of every block; None: experts are balanced."""
-        experts: Any = self.resolved.case.compute.experts
+        job, experts = self.workload, cast(Any, self.resolved.case.compute.experts)
         if experts.name != "received":
             return None
-        return np.stack([busy_of_blocks(self.workload, each, experts.tile) for each in self.selections])
+
+        def load() -> np.ndarray:
+            return np.stack([busy_of_layers(job.ep_group, each, experts.tile) for each in self.selections])
+
+        return busy_of_blocks(job, self.once(load, "busy", experts.tile))
 
     @property
     def weighs(self) -> bool:
@@ -125,9 +176,14 @@ class Problem:
     @functools.cached_property
     def mean_demand(self) -> Float[Array, "S S"]:
         """Bytes between the servers of a region [S S]: the mean all-to-all of the run, over all replicas."""
-        each = (np.asarray(replica.own_selections, np.float64) for replica in self.each_replica)
-        mean = np.mean([sent.mean(axis=(0, 1, 2)) for sent in each], axis=0)
-        return server_bytes(dispatched_bytes(self.workload, mean), self.workload.ranks_per_server)
+        job = self.workload.ep_group
+
+        def mean() -> np.ndarray:
+            each = (np.asarray(replica.own_selections, np.float64) for replica in self.each_replica)
+            mean = np.mean([sent.mean(axis=(0, 1, 2)) for sent in each], axis=0)
+            return server_bytes(dispatched_bytes(job, mean), job.ranks_per_server)
+
+        return self.once(mean, "mean")
 
     @functools.cached_property
     def carry(self) -> Any:
@@ -186,11 +242,6 @@ class Problem:
         return self.workload, form, numbers, paths, self.circuits_for, variant, self._solve_key
 
     @property
-    def inside_key(self) -> Any:
-        """Key of the all-to-alls inside servers."""
-        return "inside", self.workload, self.group.handover, self._traffic_key
-
-    @property
     def _traffic_key(self) -> Any:
         case = self.resolved.case
         return case.traffic, case.placement, case.run, self.resolved.past
@@ -214,33 +265,12 @@ def problem_of(
     """Return the problem of a case. It reads or draws the traffic (cached) unless `traffic` of every replica is
     passed."""
     check_modelled("an iteration of one group", resolved.case)
-    tokens, *others = _traffic_once(TrafficOf.of(resolved)) if traffic is None else traffic
+    if traffic is None:
+        traffic = traffic_of(resolved.case, resolved.job, past=resolved.past)
+    tokens, *others = traffic
     group = resolved.fabric.group(resolved.site, bandwidths[0])
     problem = Problem(resolved, tokens, group, bandwidths, resolved.circuits_for, variant=variant, others=tuple(others))
     return dataclasses.replace(problem, group=link_group(problem, problem.group), decision_s=_decision_s(problem))
-
-
-@dataclasses.dataclass(frozen=True)
-class TrafficOf:
-    """The part of a case that decides its traffic; a cache key."""
-
-    resolved: Resolved = dataclasses.field(compare=False)
-    key: tuple[Any, ...]
-
-    @staticmethod
-    def of(resolved: Resolved) -> "TrafficOf":
-        case, job = resolved.case, resolved.job
-        shape = {field.name: getattr(job, field.name) for field in dataclasses.fields(job)}
-        if case.placement.rule.name == "contiguous":
-            del shape["gpus_per_server"]
-        run = case.run.seed, case.run.iterations, case.run.replicas
-        return TrafficOf(resolved, (tuple(shape.items()), case.traffic, case.placement, run, resolved.past))
-
-
-@cached_by_files(lambda of: files_of_case(of.resolved.case), maxsize=16)
-def _traffic_once(of: TrafficOf) -> tuple[Tokens, ...]:
-    resolved = of.resolved
-    return traffic_of(resolved.case, resolved.job, past=resolved.past)
 
 
 def _decision_s(problem: Problem) -> float:

@@ -8,6 +8,7 @@ that is, one that also reads the circuits in place.
 import functools
 import itertools
 import math
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -118,11 +119,12 @@ class RegionFunctions(NamedTuple):
 
 
 class OnHost:
-    """Solver on the host: circuits are indices, and equal questions are computed once."""
+    """Solver on the host: circuits are indices, and equal questions are computed once; `lock`: for one thread."""
 
     scans = False
 
     def __init__(self, tables: Tables, start: np.ndarray, functions: RegionFunctions, reads: Reads):
+        self.alone = not reads.before
         self.tables, self.functions, self.reads = tables, functions, reads
         self._counts, self._numbers = [start], {start.tobytes(): 0}
         cases = 1 if tables.rates is None else len(tables.rates)
@@ -131,6 +133,8 @@ class OnHost:
         demands = len(tables.demand)
         self._chosen = Memo(demands, keys, cases), Memo(samples, keys, cases)
         self._drawn, self._timed, self._new_circuits = Memo(), Memo(demands), Memo(MOST)
+        self.lock = threading.Lock()  # blocks of cases that run in parallel share all-to-alls
+        self.nbytes = 2 * tables.demand.nbytes  # and about as many of circuits
 
     @property
     def counts(self) -> np.ndarray:
@@ -248,7 +252,7 @@ class Traced:
     - `region`: at unit bandwidth; `acks`: bytes of acknowledgement per byte.
     """
 
-    scans = True
+    scans, alone = True, False
 
     def __init__(self, tables: Tables, region: Region, policy: Policy, parts: Callable[..., Any], acks: float = 0.0):
         self.tables, self.region, self.policy = jax.tree.map(jnp.asarray, tables), region, policy
@@ -309,7 +313,7 @@ class Numbered(Traced):
     demand is timed once.
     """
 
-    scans = False
+    scans, alone = False, True
 
     def __init__(self, tables: Tables, *arguments: Any):
         super().__init__(tables, *arguments)

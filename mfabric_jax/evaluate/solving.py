@@ -37,7 +37,7 @@ def solve_between(problem: Problem, shown: tuple[Any, ...] | None = ()) -> Excha
     `shown`: index into [P Q L 2] of the circuits to return; (): all; None: none.
     """
     all_to_alls = AllToAllsOf(problem, costs=problem.costs if problem.weighs else None)
-    cases, iteration = np.arange(len(problem.bandwidths) if problem.weighs else 1), np.arange(all_to_alls.iterations)
+    cases, iteration = np.arange(len(problem.bandwidths) if problem.weighs else 1), np.arange(problem.iterations)
     loads = all_to_alls.loads(np.tile(iteration, len(cases)), np.repeat(cases, len(iteration)), shown)
     if not problem.weighs:
         return loads

@@ -86,15 +86,28 @@ def latest_ends_on(ports: StarLoads) -> Float[np.ndarray, "B"]:
     many, n = ports.size.shape[:2]
     exact = many if n <= EXACT_PORTS else min(many, int(EXACT_WORK / n**4))
     if exact == many:
-        return latest_ends(ports.size, both, edges)
+        return _ends_on_rails(ports.size, both, edges)
     bounds = port_bounds(ports)
     sample = np.argsort(bounds, kind="stable")[((np.arange(exact) + 0.5) * many / max(exact, 1)).astype(int)]
-    ends = latest_ends(ports.size[sample], both, edges)
+    ends = _ends_on_rails(ports.size[sample], both, edges)
     known = np.isfinite(ends) & (bounds[sample] > 0)
     ratio = ends[known].sum() / bounds[sample][known].sum() if known.any() else 1.0
     every = bounds * ratio
     every[sample] = ends
     return every
+
+
+def _ends_on_rails(size: Float[np.ndarray, "B N N"], port: Float[np.ndarray, "2 N"], edges: Any) -> np.ndarray:
+    """Return `latest_ends`. Without edges, ports that are `rails` apart are a star of their own if all bytes are
+    between such ports."""
+    many, n, _ = size.shape
+    rails = 1 if edges is not None else np.gcd.reduce(np.subtract(*(size != 0).any(axis=0).nonzero()), initial=n)
+    port_of_rail = port.reshape(2, -1, rails)
+    if rails == 1 or np.ptp(port_of_rail, axis=2).any():
+        return latest_ends(size, port, edges)
+    split = size.reshape(many, n // rails, rails, n // rails, rails)
+    each = np.moveaxis(np.diagonal(split, axis1=2, axis2=4), -1, 1).reshape(-1, n // rails, n // rails)
+    return latest_ends(each, port_of_rail[..., 0]).reshape(many, rails).max(axis=1)
 
 
 def port_bounds(ports: StarLoads) -> Float[np.ndarray, "B"]:

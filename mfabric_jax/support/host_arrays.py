@@ -196,6 +196,8 @@ def once_each_row(function: Callable, *arrays: np.ndarray) -> Any:
     `function` works row by row and returns an array, or several in a tuple or list.
     """
     number, first = distinct_rows(*arrays)
+    if len(first) == len(number):
+        return function(*arrays)
     results = function(*(array[first] for array in arrays))
     return [x[number] for x in results] if isinstance(results, tuple | list) else results[number]
 

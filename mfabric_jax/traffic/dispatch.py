@@ -147,7 +147,7 @@ def sent_tokens(workload: Workload, tokens: Tokens) -> np.ndarray:
     if not _changes(workload):
         return tokens.count
     with _ONE:
-        return _compute_sent(tokens, workload)
+        return _compute_sent(tokens, workload.ep_group)
 
 
 @functools.lru_cache(maxsize=4)

@@ -1,6 +1,8 @@
 """Tokens that each source rank sends to each expert, over iterations, layers and micro-batches."""
 
 import dataclasses
+import functools
+import hashlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -82,6 +84,16 @@ class Tokens:
             refuse("before", self.before, NOT_NEGATIVE)
         if self.slots is not None:
             host_indices("slots", self.slots, 0, MOST_WHOLE)
+
+    @functools.cached_property
+    def digest(self) -> bytes:
+        """Digest of the counts and of the known groups; it identifies what ranks send."""
+        known = self.reached.groups if self.reached is not None and self.reached.count is self.count else {}
+        digest = hashlib.blake2b(digest_size=16)
+        for parts, count in ((0, self.count), *sorted(known.items())):
+            digest.update(f"{parts} {count.dtype} {count.shape} ".encode())
+            digest.update(count.tobytes())
+        return digest.digest()
 
     def scale_to(self, workload: Workload) -> "Tokens":
         """Return tokens with every source rank's row scaled to the workload's selections; empty rows stay empty."""

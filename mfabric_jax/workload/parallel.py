@@ -5,6 +5,7 @@ TP ranks fill a server first, then EP, DP and PP ranks. A region is the servers 
 
 import dataclasses
 import functools
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,6 +59,10 @@ DEGREES = ("tp", "ep", "dp", "pp")
 SHARDING = ("none", "optimizer", "gradients", "parameters")
 COUNTED = ("left-out", "counted", "known")
 TP_REDUCES = ("attention", "all", "copies")
+OF_EP_GROUP = (  # fields that decide, with the tokens of a rank, what the ranks of an EP group send each other
+    *("model", "architecture", "tp", "ep", "gpus_per_server", "redundant_experts"),
+    *("dispatch_bytes", "dispatch", "node_limit", "capacity_factor"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -305,6 +310,14 @@ class Workload:
     def layout(self) -> RankLayout:
         degrees = {name: getattr(self, name) for name in DEGREES}
         return RankLayout(**degrees, chunks=self.chunks, experts=self.architecture.experts)
+
+    @functools.cached_property
+    def ep_group(self) -> "Workload":
+        """The smallest job with an EP group like those of this job. Jobs with equal ones send the same all-to-alls."""
+        kept: dict[str, Any] = {name: getattr(self, name) for name in OF_EP_GROUP}
+        group = self.tp * self.ep
+        gpus = math.lcm(group, self.gpus_per_server)
+        return Workload(**kept, dp=gpus // group, pp=1, gpus=gpus, sequence=self.tokens, micro_batch=1, micro_batches=1)
 
     @property
     def attention_tp(self) -> int:

@@ -27,9 +27,9 @@ from mfabric_jax.apps.failures.failure_rows import (
 )
 from mfabric_jax.case import Case, Cases, cases
 from mfabric_jax.checks import InputError, names
-from mfabric_jax.evaluate.arranged import steady_now
+from mfabric_jax.evaluate.arranged import seconds_now
 from mfabric_jax.evaluate.demands import BetweenServers
-from mfabric_jax.evaluate.links import at_unit_bandwidth, in_phases, with_acks
+from mfabric_jax.evaluate.links import at_unit_bandwidth, in_phases, steady, with_acks
 from mfabric_jax.evaluate.on_circuits import OnCircuits
 from mfabric_jax.evaluate.problem import Problem, check_dtype, link_group
 from mfabric_jax.evaluate.resolving.limits import check_modelled
@@ -260,7 +260,7 @@ def _solve_hit(problem: Problem, left: Degraded, stage: int) -> tuple[Degraded, 
     def seconds(demand: np.ndarray) -> np.ndarray:
         return fixed_times_now(carrier, with_acks(demand, acks), job.ranks_per_server)
 
-    return left, in_phases(job, problem.group, steady_now(job, problem.selections, seconds))
+    return left, in_phases(job, problem.group, steady(places(job), *seconds_now(job, problem.selections, seconds)))
 
 
 def _on_shared_links(problem: Problem, left: Degraded, carrier: Any) -> tuple[Degraded, Exchanges]:
@@ -271,7 +271,7 @@ def _on_shared_links(problem: Problem, left: Degraded, carrier: Any) -> tuple[De
     def seconds(demand: np.ndarray) -> np.ndarray:
         return paths.times_now(carrier, with_acks(demand, acks))
 
-    return _with_rates(problem, left, carrier), steady_now(job, problem.selections, seconds)
+    return _with_rates(problem, left, carrier), steady(places(job), *seconds_now(job, problem.selections, seconds))
 
 
 def _with_rates(problem: Problem, left: Degraded, carrier: Any) -> Degraded:

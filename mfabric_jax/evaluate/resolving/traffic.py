@@ -1,7 +1,7 @@
 """Traffic of a case: recorded or drawn, with experts placed, and how unevenly it loads ranks."""
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -23,10 +23,34 @@ REPEATED = {"micro-batches": "iteration and micro-batch", "everything": "iterati
 
 def traffic_of(case: Case, workload: Workload, *, past: bool = False) -> tuple[Tokens, ...]:
     """Return the traffic of every replica, with experts placed; a past iteration is drawn first if one is needed."""
-    rule: Any = case.placement.rule
+    return _once(TrafficOf.of(case, workload, case.run.iterations, replicas_of(case.run.replicas, workload), past))
+
+
+@dataclasses.dataclass(frozen=True)
+class TrafficOf:
+    """Traffic of a case and a job; `key` holds what decides it besides the numbers of iterations and replicas."""
+
+    case: Case = dataclasses.field(compare=False)
+    job: Workload = dataclasses.field(compare=False)
+    iterations: int
+    replicas: int
+    past: bool
+    key: tuple[Any, ...]
+
+    @staticmethod
+    def of(case: Case, job: Workload, iterations: int, replicas: int, past: bool = False) -> "TrafficOf":
+        placed = None if case.placement.rule.name == "contiguous" else job.ep_group
+        recorded = job.layout if case.traffic.source.name == "trace" else None  # of a router's global ranks
+        own = job.architecture, job.ep, job.tokens, placed, recorded
+        return TrafficOf(case, job, iterations, replicas, past, (case.traffic, case.placement, case.run.seed, *own))
+
+
+@cached_by_files(lambda of: files_of_case(of.case, "traffic", "placement"), maxsize=16)
+def _once(of: TrafficOf) -> tuple[Tokens, ...]:
+    case, workload, rule = of.case, of.job, cast(Any, of.case.placement.rule)
     moved = rule.name not in ("contiguous", "file")
-    past = past or (moved and rule.loads > 0)
-    every = _tokens(case, workload, case.run.iterations + past)
+    past = of.past or (moved and rule.loads > 0)
+    every = _tokens(case, workload, of.iterations + past, of.replicas)
     every = tuple(_alike(case, tokens.after_the_first() if past else tokens) for tokens in every)
     if rule.name == "file":
         placement = traffic.read_placement(rule.value)
@@ -49,16 +73,15 @@ def _alike(case: Case, tokens: Tokens) -> Tokens:
     return dataclasses.replace(alike, before=alike.count[0])
 
 
-def _tokens(case: Case, workload: Workload, iterations: int) -> tuple[Tokens, ...]:
+def _tokens(case: Case, workload: Workload, iterations: int, replicas: int) -> tuple[Tokens, ...]:
     """Traffic of every replica: other iterations of a recording, or other micro-batches of drawn traffic."""
     source: Any = case.traffic.source
-    replicas = replicas_of(case.run.replicas, workload)
     if source.name == "trace":
         every = traffic.recorded_tokens(workload, source.path, source.records, replicas * iterations, source.axes)
         return tuple(
             every.map_counts(lambda count, replica=replica: count[replica::replicas]) for replica in range(replicas)
         )
-    every = _draw_tokens(case, workload, iterations, replicas * case.traffic.drawn)
+    every = _draw_tokens(case, workload.ep_group, iterations, replicas * case.traffic.drawn)
     size = every.count.shape[2] // replicas
     parts = [slice(replica * size, (replica + 1) * size) for replica in range(replicas)]
     return tuple(every.map_counts(lambda count, part=part: count[:, :, part]) for part in parts)
@@ -89,7 +112,7 @@ def draw_loads(case: Case, job: Workload) -> tuple[RankLoad, ...] | None:
     """
     if case.compute.experts.name == "balanced":
         return None
-    received = _of_ranks(_LoadOf.of(case, job))
+    received = _of_ranks(TrafficOf.of(case, job, iterations=1, replicas=1), job.ep_group)
     if received is None:
         return None
     loads = []
@@ -99,29 +122,12 @@ def draw_loads(case: Case, job: Workload) -> tuple[RankLoad, ...] | None:
     return tuple(loads)
 
 
-@dataclasses.dataclass(frozen=True)
-class _LoadOf:
-    """A case and a job; `key` identifies how uneven their traffic is."""
-
-    case: Case = dataclasses.field(compare=False)
-    job: Workload = dataclasses.field(compare=False)
-    key: tuple[Any, ...]
-
-    @staticmethod
-    def of(case: Case, job: Workload) -> "_LoadOf":
-        shape = "ep", "tp", "gpus_per_server", "sequence_ranks", "sequence", "micro_batch", "capacity_factor"
-        own = tuple(getattr(job, name) for name in (*shape, "expert_slots", "architecture"))
-        return _LoadOf(case, job, (case.traffic, case.placement, case.run.seed, *own))
-
-
-@cached_by_files(lambda of: files_of_case(of.case), maxsize=256)
-def _of_ranks(of: _LoadOf) -> Float[np.ndarray, "L P R"] | None:
+@cached_by_files(lambda of, job: files_of_case(of.case, "traffic", "placement"), maxsize=256)
+def _of_ranks(of: TrafficOf, job: Workload) -> Float[np.ndarray, "L P R"] | None:
     """Load of each rank over an even load, by layer and micro-batch."""
-    case = of.case.with_({"run.iterations": 1, "run.replicas": 1, "run.sample": None})
     try:
-        tokens = traffic_of(case, of.job)[0]
+        count = _once(of)[0].count[0]
     except InputError:
         return None
-    job, count = of.job, tokens.count[0]
     received = (count * kept_share(job, count)).sum(axis=-2)
     return received.reshape(*received.shape[:-1], job.ep, -1).sum(axis=-1) / job.selections

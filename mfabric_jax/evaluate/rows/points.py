@@ -2,8 +2,7 @@
 
 import dataclasses
 import functools
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -15,7 +14,7 @@ from mfabric_jax.case.paths import build, files_of_case, flat
 from mfabric_jax.evaluate.arranged import MOST_ALL_TO_ALLS, AllToAllsOf, inside_of
 from mfabric_jax.evaluate.flow_ends import ShownCircuits, ends_at, flow_columns, slot_of
 from mfabric_jax.evaluate.numbers import NetworkOf, Numbers
-from mfabric_jax.evaluate.problem import Problem, check_dtype, numbers_of, slowest_columns
+from mfabric_jax.evaluate.problem import Problem, Shared, check_dtype, numbers_of, slowest_columns
 from mfabric_jax.evaluate.resolving.resolve import Resolved, resolve
 from mfabric_jax.evaluate.resolving.traffic import replicas_of
 from mfabric_jax.evaluate.rows.costs import Row, training_columns
@@ -48,21 +47,6 @@ SAMPLE, BANDWIDTH, EFFICIENCY, ALPHA = "run.sample", "network.nic_gbps", "comput
 LINK_DELAY = "network.link_delay_s"
 PORTS = "network.mfabric.optical_degree"
 MOST_KEYS = 256  # flows are shown for at most this many different all-to-alls
-
-
-class Shared:
-    """All-to-alls that blocks of cases share, each computed once."""
-
-    def __init__(self) -> None:
-        self._known: dict[Any, Any] = {}
-        self._locks: dict[Any, threading.Lock] = {}
-
-    def get(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return the result of `make`, cached under a key; concurrent calls for that key wait."""
-        with self._locks.setdefault(key, threading.Lock()):
-            if key not in self._known:
-                self._known[key] = make()
-            return self._known[key]
 
 
 class SolvedCases(NamedTuple):
@@ -166,7 +150,7 @@ class EvaluatedBlock:
 
     def _each_iteration(self, cases: RowArrays) -> tuple[np.ndarray, RowArrays]:
         """Row index of every iteration that rows show, and the numbers of its case for every replica."""
-        every, replicas = np.arange(len(self.problem.selections) // self.replicas), np.arange(self.replicas)
+        every, replicas = np.arange(self.problem.iterations // self.replicas), np.arange(self.replicas)
         sample = cases[SAMPLE][:, None]
         row_numbers, iteration = np.nonzero((sample == AVERAGED) | (sample == every))
         each = {name: np.tile(values[row_numbers], len(replicas)) for name, values in cases.items()}
@@ -278,7 +262,7 @@ class EvaluatedBlock:
 
     @functools.cached_property
     def _inside(self) -> np.ndarray:
-        return self.shared.get(self.problem.inside_key, lambda: inside_of(self.problem))
+        return inside_of(self.problem)
 
     def _groups(
         self, cases: RowArrays, first: np.ndarray, costs: TradeOff | None

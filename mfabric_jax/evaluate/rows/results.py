@@ -14,10 +14,10 @@ from mfabric_jax.case import Case, CaseBlock, Cases, cases
 from mfabric_jax.case.grid import files_of, reads_setting
 from mfabric_jax.case.paths import POLICY, differences, flat
 from mfabric_jax.case.policies import name_of, settings_in
-from mfabric_jax.evaluate.problem import Problem, check_dtype
+from mfabric_jax.evaluate.problem import Problem, Shared, check_dtype
 from mfabric_jax.evaluate.resolving.resolve import resolve
 from mfabric_jax.evaluate.rows.costs import MILLION, Row, bill_of, idle_spares, unknown_parts
-from mfabric_jax.evaluate.rows.points import BANDWIDTH, EvaluatedBlock, Shared
+from mfabric_jax.evaluate.rows.points import BANDWIDTH, EvaluatedBlock
 from mfabric_jax.evaluate.rows.rows import RowArrays, column_of
 from mfabric_jax.evaluate.sharded import drop_programs_if_crowded
 from mfabric_jax.fabric.cost import Prices
