@@ -5,7 +5,7 @@ gated product, and recomputation (formula: docs/models.md). Ranks receive even l
 `RankLoad` per pipeline stage. `HEADROOM` covers communicators, fragmentation and libraries.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from mfabric_jax import units
@@ -91,12 +91,13 @@ def step_bytes(workload: Workload, stage: int) -> float:
     return each * _optimizer_params(workload, dense, params.expert / workload.tp)
 
 
-def fullest_stage(workload: Workload, loads: Loads = None) -> tuple[int, Memory]:
-    """Return the pipeline stage whose GPUs need the most memory, and that memory [B]."""
+def fullest_stage(
+    workload: Workload, loads: Loads = None, stages: Collection[int] | None = None
+) -> tuple[int, Memory]:
+    """Return the pipeline stage, of some `stages` or of all, whose GPUs need the most memory, and that memory [B]."""
     gpus = _OnGpus(workload, loads)
-    every = [gpus.of(stage) for stage in range(workload.pp)]
-    stage = max(range(workload.pp), key=lambda index: every[index].total)
-    return stage, every[stage]
+    every = {stage: gpus.of(stage) for stage in (range(workload.pp) if stages is None else stages)}
+    return max(every.items(), key=lambda item: item[1].total)
 
 
 class _OnGpus:

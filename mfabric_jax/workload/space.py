@@ -164,7 +164,7 @@ def kinds_of(job: OpenJob, degrees: SetUp) -> Iterator[SetUp]:
     for name in job.some("schedule", _schedules(job.frameworks)):
         order = SCHEDULES[name]
         chunks = (order.chunks,) if order.chunks else job.some("chunks", range(2, most + 1))
-        overlaps = ("none", "passes") if order.overlaps else ("none",)
+        overlaps = ("none", "passes") if order.overlaps and degrees.ep > 1 else ("none",)
         for count in chunks:
             for overlap in job.some("overlap", overlaps):
                 one = degrees._replace(schedule=name, chunks=count, overlap=overlap)

@@ -34,15 +34,11 @@ BESIDE_BUBBLE = 0.5  # of the bubble remains where passes overlap: more of them 
 
 
 class AllToAlls(NamedTuple):
-    """Mean dispatch of a token: bytes at the busiest NIC and NVLink, and the busiest rank's load over the mean.
-
-    `waits`: of a forward pass, for circuits.
-    """
+    """Mean dispatch of a token: bytes at the busiest NIC and NVLink, and the busiest rank's load over the mean."""
 
     between: float
     inside: float
     busy: float = 1.0
-    waits: float = 0.0
 
 
 def even_all_to_alls(job: Workload) -> AllToAlls:
@@ -92,13 +88,13 @@ def block_times(
     once_s = job.tokens * max(sent.between / float(np.mean(rates.nic_Bps)), sent.inside / float(inside_Bps))
     both_s = layers * once_s * (1 + job.combine_bytes / job.dispatch_bytes)
     sends = layers * (job.ep > 1)
-    counts_s, waits_s = sends * float(rates.counts_s), layers * sent.waits
+    counts_s = sends * float(rates.counts_s)
     computed = reduces * tp_s + ring_s
-    ahead = forward + computed + both_s + counts_s + waits_s
+    ahead = forward + computed + both_s + counts_s
     behind = inputs + weights + twice + (reduces + again.whole) * tp_s + (context_rounds(job) - 1) * ring_s
     behind += both_s * (1 + again.exchanges)
     lane = (forward + inputs + weights + twice) / (1 - cores) + PASSES * computed + counts_s
-    paired = max(lane, PASSES * both_s * float(rates.beside)) + waits_s
+    paired = max(lane, PASSES * both_s * float(rates.beside))
     extra = layers * more * (seconds.expert_s + back.expert.inputs + back.expert.weights)
     least = float(forward + inputs + weights - extra + PASSES * reduces * tp_s)
     return BlockTimes(ahead, behind, paired, float(seconds.head_s + back.head), least)

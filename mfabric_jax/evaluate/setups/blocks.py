@@ -8,23 +8,23 @@ import jax
 import numpy as np
 
 from mfabric_jax.case import Case
-from mfabric_jax.evaluate.experts import busy_of_blocks
+from mfabric_jax.evaluate.experts import busy_of_blocks, busy_of_layers
 from mfabric_jax.evaluate.problem import Problem, problem_of
 from mfabric_jax.evaluate.resolving.ranking import AllToAlls
 from mfabric_jax.evaluate.resolving.resolve import resolve
 from mfabric_jax.evaluate.setups.coarse import MeanBlocks, mean_blocks
 from mfabric_jax.evaluate.solving import solve
 from mfabric_jax.timing.iteration import FabricRates
-from mfabric_jax.timing.passes import Exchanges, places
-from mfabric_jax.traffic.dispatch import kept_share
+from mfabric_jax.timing.passes import Exchanges
+from mfabric_jax.traffic.dispatch import dispatched_bytes, inside_bytes, kept_share, summed_by_server
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.memory import RankLoad
 from mfabric_jax.workload.schedules import SCHEDULES
 from mfabric_jax.workload.space import OpenJob, SetUp
 
 BLOCKS = 8  # blocks with experts that stand for all: drawn shares of experts change with depth as in deeper models
-STEADY = 4  # micro-batches in which passes beside each other become steady
 SPLIT, BESIDE, PLAIN = "zb-h1", "beside", "1f1b"
+STEADY = {PLAIN: 2, SPLIT: 2, BESIDE: 4}  # micro-batches after which passes are steady
 GROUPS = ("ep", "etp", "dispatch")
 
 
@@ -59,6 +59,21 @@ class Sample:
     @property
     def tokens(self) -> int:
         return self.problem.workload.tokens
+
+    @functools.cached_property
+    def ports(self) -> tuple[float, float]:
+        """Mean bytes at the busiest server over its GPUs, and at the busiest GPU inside servers."""
+        job = self.problem.workload
+        if job.ep == 1 or not job.moe_layers:
+            return 0.0, 0.0
+        sent = dispatched_bytes(job, self.problem.selections[0])  # [layer M R R]
+        here = job.ranks_per_server
+        inside = inside_bytes(sent, here)
+        inside = inside * (1 - np.eye(inside.shape[-1]))
+        between = summed_by_server(sent, here)
+        between = between * (1 - np.eye(between.shape[-1]))
+        each = [np.maximum(x.sum(-1), x.sum(-2)) for x in (between, inside)]
+        return float(each[0].max(-1).mean()) / job.gpus_per_server, float(each[1].max((-2, -1)).mean()) / job.tp
 
 
 class Blocks:
@@ -100,7 +115,7 @@ class Blocks:
                 "job.schedule": SPLIT if kind == SPLIT else PLAIN,
                 "job.overlap": "passes" if kind == BESIDE else "none",
                 "job.batch.micro_batch": 1,
-                "job.batch.micro_batches": STEADY,
+                "job.batch.micro_batches": STEADY[kind],
                 "job.sharding": "optimizer",
                 "job.recompute": "none",
                 "job.layout": "even",
@@ -141,19 +156,16 @@ class Blocks:
         )
 
     def sent(self, set_up: SetUp) -> AllToAlls:
-        """Return the mean all-to-alls of a token of a set-up."""
+        """Return the mean all-to-alls of a token of a set-up, limited by the busiest server and GPU alone."""
         sample = self.sample(set_up)
-        job, solved = sample.problem.workload, sample.solved
-        moe = places(job).layer >= 0
-        experts = places(job).experts >= 0
-        busy = 1.0
-        if solved.busy is not None and experts.any():
-            busy = float(self._scaled(sample, self.job.workload(set_up)).busy[0][experts].mean())
-        if not moe.any() or job.ep == 1:
-            return AllToAlls(0.0, 0.0, busy)
-        between = float(solved.load[:, moe].max(-1).mean() / sample.tokens)
-        waits = float(np.mean(sample.rates.delay_s)) * float(solved.switch[:, moe, 0].mean()) if between else 0.0
-        return AllToAlls(between, float(solved.inside[:, moe].mean() / sample.tokens), busy, waits)
+        (between, inside), load = sample.ports, 1.0
+        job = sample.problem.workload
+        experts: Any = sample.problem.resolved.case.compute.experts
+        if experts.name == "received":
+            like = dataclasses.replace(job, **_tokens_of(self.job.workload(set_up)))
+            sent = sample.problem.selections[0] * (like.tokens / sample.tokens)
+            load = float(busy_of_layers(like, sent, experts.tile).mean()) if sent.size else 1.0
+        return AllToAlls(between / sample.tokens, inside / sample.tokens, load)
 
     def load(self, set_up: SetUp) -> RankLoad:
         """Return the load of the fullest rank in the sampled blocks."""
@@ -190,7 +202,7 @@ class Blocks:
             architecture=mini.architecture,
             pp=1,
             dp=own.gpus // (own.tp * own.ep),
-            micro_batches=STEADY,
+            micro_batches=STEADY[kind],
             schedule=mini.schedule,
             overlap_passes=mini.overlap_passes,
             chunks=mini.chunks,
@@ -220,16 +232,14 @@ class Blocks:
             for name in ("optical", "electrical", "inside", "balanced", "waiting")
             if getattr(solved, name) is not None
         }
-        experts: Any = resolved_experts(problem)
         if solved.busy is not None:
-            busy = busy_of_blocks(dataclasses.replace(problem.workload, **_tokens_of(job)), problem.selections[0] * times, experts.tile)
-            parts["busy"] = busy[None]
+            experts: Any = problem.resolved.case.compute.experts
+            like = dataclasses.replace(problem.workload, **_tokens_of(job))
+            load = busy_of_layers(like, problem.selections[0] * times, experts.tile)
+            parts["busy"] = busy_of_blocks(problem.workload, load)[None]
         return solved._replace(**parts)
 
 
 def _tokens_of(job: Workload) -> dict[str, int]:
     return {"micro_batch": job.micro_batch, "sequence": job.sequence, "cp": job.cp, "folded": job.folded}
 
-
-def resolved_experts(problem: Problem) -> Any:
-    return problem.resolved.case.compute.experts

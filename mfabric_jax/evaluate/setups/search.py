@@ -21,7 +21,7 @@ from mfabric_jax.evaluate.setups.coarse import coarse_seconds
 from mfabric_jax.evaluate.solving import solve, times_of
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.frameworks import obstacle
-from mfabric_jax.workload.memory import Loads, fullest_stage, usable_bytes
+from mfabric_jax.workload.memory import fullest_stage, usable_bytes
 from mfabric_jax.workload.recompute import recomputed_of
 from mfabric_jax.workload.schedules import BACKWARD, FORWARD
 from mfabric_jax.workload.space import ANY_FRAMEWORK, LATER_SHARDING, OpenJob, SetUp, degrees_of, dispatchers_of, kinds_of
@@ -258,21 +258,20 @@ class Search:
         return found and found._replace(dispatcher=set_up.dispatcher, dispatch=set_up.dispatch)
 
     def _fit(self, set_up: SetUp) -> SetUp | None:
-        levels = self.levels(set_up)
-        loads = (self.blocks.load(set_up),) * set_up.pp
+        levels, loads = self.levels(set_up), (self.blocks.load(set_up),) * set_up.pp
+        some = {0, 1, set_up.pp // 2, set_up.pp - 1} & {*range(set_up.pp)}  # the fullest is nearly always one of these
 
         def fits(level: str) -> bool:
-            return self._needs(set_up._replace(recompute=level), loads) <= self.room
+            job = self.job.workload(set_up._replace(recompute=level))
+            return fullest_stage(job, loads, some)[1].total <= self.room
 
         if not fits(levels[-1]):
             return None
         return set_up._replace(recompute=next(level for level in levels if fits(level)))
 
-    def _needs(self, set_up: SetUp, loads: Loads) -> float:
-        return fullest_stage(self.job.workload(set_up), loads)[1].total
-
     def _fits_exactly(self, set_up: SetUp) -> bool:
-        return self._needs(set_up, draw_loads(self.base, self.job.workload(set_up))) <= self.room
+        job = self.job.workload(set_up)
+        return fullest_stage(job, draw_loads(self.base, job))[1].total <= self.room
 
     def levels(self, set_up: SetUp) -> Sequence[str]:
         """Return what a set-up may recompute, the least time first."""
