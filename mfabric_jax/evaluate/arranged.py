@@ -110,7 +110,7 @@ def on_links(problem: Problem, group: Any) -> Exchanges:
     job, acks, dtype = problem.workload.ep_group, problem.resolved.carried_by.acks_back, problem.resolved.case.run.dtype
     unit, carry = unit_on_host(group), problem.carry
 
-    def every() -> tuple[np.ndarray, np.ndarray]:
+    def every() -> tuple[Any, Any]:
         timed = timer_on_links(unit, carry, job.ranks_per_server, dtype)
         return seconds_now(job, problem.selections, lambda demand: timed(with_acks(demand, acks)))
 
@@ -120,7 +120,7 @@ def on_links(problem: Problem, group: Any) -> Exchanges:
 
 def seconds_now(
     job: Workload, sent: Tokens, seconds: Callable[[np.ndarray], np.ndarray]
-) -> tuple[Float[np.ndarray, "I layer M"], np.ndarray]:
+) -> tuple[Float[np.ndarray, "I layer M"], Any]:
     """Return `each_and_even` of dispatches; `seconds` maps demands between ranks [B R R] to seconds [B]."""
     demand, even = dispatched_bytes(job, sent), even_bytes(job, np.dtype(float))
     return each_and_even(demand, even, lambda every: once_each_row(seconds, every))

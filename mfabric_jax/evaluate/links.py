@@ -71,7 +71,7 @@ def with_acks(demand: Float[Array, "... N N"], acks: float) -> Float[Array, "...
 # --------------------------------------------------------------------------------------------- links that do not change
 def each_and_even(
     demand: Float[Array, "C layer M N N"], even: Float[Array, "N N"], seconds: Callable[..., Any]
-) -> tuple[Float[Array, "C layer M"], Float[Array, ""]]:
+) -> tuple[Float[Array, "C layer M"], Any]:
     """Return the seconds of demands and of the demand of balanced experts (`even`).
 
     `seconds`: function of demands [B N N], at 1 byte/s per NIC.
@@ -81,7 +81,7 @@ def each_and_even(
     return every[:-1].reshape(demand.shape[:3]), every[-1]
 
 
-def steady(where: Places, load: Float[Array, "C layer M"], balanced: Float[Array, ""]) -> Exchanges:
+def steady(where: Places, load: Float[Array, "C layer M"], balanced: Any) -> Exchanges:
     """Return the all-to-alls of C iterations on links that never change, from their seconds (`each_and_even`)."""
     xp, moe = array_module(load), where.layer >= 0
     by_layer = load[:, *where.pick(*load.shape[1:])]

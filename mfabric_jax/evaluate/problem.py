@@ -70,7 +70,8 @@ class Shared:
                 self._known[key] = result, size  # at the end: used last
                 while sum(size for _, size in self._known.values()) > self._most:
                     first = next(iter(self._known))
-                    del self._known[first], self._locks[first]
+                    del self._known[first]
+                    self._locks.pop(first, None)
         return result
 
 

@@ -91,7 +91,7 @@ def _load_or_compile(key: str, function: Callable, parts: list, tree: Any, optio
 
 # ---------------------------------------------------------------------------------------------- what decides a program
 def contents(*arguments: Any) -> str | None:
-    """Return a text that equal arguments share, trees as in `run`, with arrays by digest.
+    """Return a digest that equal arguments share: trees of arrays and of static values, as in `run`.
 
     None: a part of them is an object that only this process can find, such as a user's function.
     """

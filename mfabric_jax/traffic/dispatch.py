@@ -26,6 +26,7 @@ from mfabric_jax.workload import Workload
 
 PER_SERVER = "per-server"
 SURE = 1e-13  # distance from 1 that counts as rounding
+AT_ONCE = 256  # rows whose shares are cut together: they fit into a cache
 _ONE = threading.Lock()  # threads that solve scenarios share the same tokens
 _chances = at_first_call("mfabric_jax.traffic.reached_loops:chances_of_all")
 _reached = at_first_call("mfabric_jax.traffic.reached_loops:reached_of_all")
@@ -129,6 +130,11 @@ def forward_copies(workload: Workload, selected: Any, copies: Any) -> Any:
     same, same_rank = (xp.eye(size, dtype=copies.dtype) for size in (servers, places))
     copies = copies.reshape(*axes, servers, places, servers)
     inside = selected.reshape(*axes, servers, places, servers, places).sum(axis=-4)  # at place g, from any server
+    if xp is np:
+        both = np.zeros((*axes, servers, places, servers, places), selected.dtype)
+        np.einsum("...sgtg->...sgt", both)[...] = copies
+        np.einsum("...sgsh->...sgh", both)[...] = inside.swapaxes(-3, -2)
+        return both.reshape(selected.shape)
     both = xp.einsum("...sgt,st,gh->...sgth", copies, 1 - same, same_rank) + xp.einsum(
         "...gth,st->...sgth", inside, same
     )
@@ -211,7 +217,8 @@ def _copies(workload: Workload, count: np.ndarray, kept: np.ndarray) -> np.ndarr
     total = count.sum(axis=-1, keepdims=True)
     open_still = (count > 0).sum(axis=-1) > top_k  # otherwise every token takes all experts that occur
     share = np.divide(count, total, out=np.full_like(count, 1 / experts), where=open_still[:, None])
-    taken = cap_rows(share, 1 / top_k) * top_k
+    parts = np.split(share, range(AT_ONCE, len(share), AT_ONCE))
+    taken = np.concatenate([cap_rows(part, 1 / top_k) for part in parts]) * top_k
     part = reach_probabilities(np.where(taken > 1 - SURE, 1, taken), top_k, servers, _limit(workload), kept)[0]
     every = np.where(open_still[:, None], part * total / top_k, np.inf)
     return np.minimum(np.minimum(every, total / top_k), selected).reshape(*axes, servers)

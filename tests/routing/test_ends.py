@@ -164,6 +164,23 @@ def test_large_all_to_alls_are_estimated_from_a_sample(edges, exact, monkeypatch
     assert np.isinf(fixed.latest_ends_on(dead)[bounds > 0]).all()
 
 
+def test_rails_are_timed_apart_as_together(monkeypatch):
+    """Whatever is the largest step between ports with bytes; ports of a rail that differ, or edges, keep all in one."""
+    rng, ports = np.random.default_rng(0), np.arange(12)
+    size = rng.uniform(0, 1, (8, 12, 12)) ** 3
+    size[0] = 0
+    shapes, ends = [], fixed.latest_ends
+    monkeypatch.setattr(fixed, "latest_ends", lambda size, *given: (shapes.append(size.shape), ends(size, *given))[1])
+    for rails in (1, 2, 3, 4, 12):
+        own = size * ((ports[:, None] - ports) % rails == 0) * (1 - np.eye(12) * (rails < 12))
+        for port, edges in ((np.full(12, 4.0), None), (1.0 + ports, None), (np.full(12, 4.0), np.array([9.0, 7, 8]))):
+            got = fixed.latest_ends_on(fixed.StarLoads(own, port, edges))
+            apart = edges is None and rails > 1 and port[0] == port[1]
+            assert shapes.pop() == ((8 * rails, 12 // rails, 12 // rails) if apart else (8, 12, 12))
+            both = None if edges is None else np.stack([edges, edges])
+            np.testing.assert_allclose(got, ends(own, np.stack([port, port]), both), rtol=1e-13)
+
+
 def test_no_port_bound_is_above_the_exact_end():
     ports = fixed.StarLoads(np.array([[[0, 3.0], [1, 0]]]), np.array([1.0, 2.0]), np.array([0.5, 4.0]))
     assert fixed.port_bounds(ports).tolist() == [6.0]  # the first edge has 3 bytes to send at 0.5 bytes/s

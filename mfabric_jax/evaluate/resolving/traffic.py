@@ -23,7 +23,9 @@ REPEATED = {"micro-batches": "iteration and micro-batch", "everything": "iterati
 
 def traffic_of(case: Case, workload: Workload, *, past: bool = False) -> tuple[Tokens, ...]:
     """Return the traffic of every replica, with experts placed; a past iteration is drawn first if one is needed."""
-    return _once(TrafficOf.of(case, workload, case.run.iterations, replicas_of(case.run.replicas, workload), past))
+    return _read_or_draw(
+        TrafficOf.of(case, workload, case.run.iterations, replicas_of(case.run.replicas, workload), past)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +48,7 @@ class TrafficOf:
 
 
 @cached_by_files(lambda of: files_of_case(of.case, "traffic", "placement"), maxsize=16)
-def _once(of: TrafficOf) -> tuple[Tokens, ...]:
+def _read_or_draw(of: TrafficOf) -> tuple[Tokens, ...]:
     case, workload, rule = of.case, of.job, cast(Any, of.case.placement.rule)
     moved = rule.name not in ("contiguous", "file")
     past = of.past or (moved and rule.loads > 0)
@@ -126,7 +128,7 @@ def draw_loads(case: Case, job: Workload) -> tuple[RankLoad, ...] | None:
 def _of_ranks(of: TrafficOf, job: Workload) -> Float[np.ndarray, "L P R"] | None:
     """Load of each rank over an even load, by layer and micro-batch."""
     try:
-        count = _once(of)[0].count[0]
+        count = _read_or_draw(of)[0].count[0]
     except InputError:
         return None
     received = (count * kept_share(job, count)).sum(axis=-2)

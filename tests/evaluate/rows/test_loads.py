@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import Case, cases, resolve, simulate
-from mfabric_jax.evaluate.experts import busy_of_blocks
+from mfabric_jax.evaluate.experts import busy_of_blocks, busy_of_layers
 from mfabric_jax.evaluate.resolving.set_up import memory_columns, too_large_words
 from mfabric_jax.evaluate.resolving.traffic import draw_loads, traffic_of
 from mfabric_jax.workload import fullest_stage, get, get_gpu, memory_of
@@ -53,7 +53,7 @@ def test_memory_and_time_take_the_same_load(more):
         sums = [sum(of_rank[layer, :, rank].mean() for layer in mine) / len(mine) for rank in range(job.ep)]
         assert load.kept == pytest.approx(max(sums), rel=1e-6)
         assert load.block == pytest.approx(max(of_rank[layer].max() for layer in mine), rel=1e-6)
-    busy = busy_of_blocks(job, kept, TOKEN)  # [P Q L]: of any rank, for which time waits
+    busy = busy_of_blocks(job, busy_of_layers(job, kept, TOKEN))  # [P Q L]: of any rank, for which time waits
     for load, each in zip(loads, busy, strict=True):
         assert load.kept <= each.mean() <= load.block
     (row,) = simulate(cases(resolved.original)).rows()

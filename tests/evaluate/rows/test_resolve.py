@@ -198,16 +198,6 @@ def test_cases_that_differ_in_what_all_to_alls_depend_on_share_none():
         assert scenario(small({path: value})).between_key == keys["as it is"]
 
 
-def test_parts_inside_servers_are_shared_where_tokens_are_alike():
-    """Spans planned on the past leave the first iteration out."""
-    now, planned, actual = (scenario(small(change)).inside_key for change in SPANS)
-    assert now == actual
-    assert now != planned
-
-
-SPANS = {}, {"circuits.span.length": "iteration"}, {"circuits.span.chosen_on": "actual"}
-
-
 def test_fabrics_without_circuits_share_all_to_alls_whatever_the_policy():
     tree, other = (scenario(small(TREE | {"circuits.policy": policy})) for policy in ("greedy", "uniform"))
     assert tree.between_key == other.between_key
