@@ -108,17 +108,33 @@ class Search:
         usable = [seed for seed in seeds if self._allowed(seed)]
         found = self._coarse_ones(usable)
         timed = [(self.times[seed], self.coarse(seed), seed) for seed in usable]
-        for coarse_s, set_up in found[:TIMED]:
-            if timed and coarse_s > NEAR * min(row[0] for row in timed):
-                break
-            if (exact := self._fitting(set_up)) is not None:
-                timed.append((self.times[exact], coarse_s, exact))
+        timed += self._timed(found, min([math.inf, *(row[0] for row in timed)]))
         if not timed:
             raise self._refusal()
         best = dict(sorted(((set_up, row) for *row, set_up in timed), key=lambda pair: pair[1][0]))
         runners = [Runner(set_up._asdict(), *row) for set_up, row in best.items()]
         known = (None if seed is None else self.times.get(seed) for seed in (recipe, one))
         return Found(runners[:SHOWN], self.counts, self.bound_s, *known)
+
+    def _timed(self, found: Sequence[tuple[float, SetUp]], best: float) -> list[tuple[float, float, SetUp]]:
+        """Time set-ups by the usual clock, as long as one may be the best.
+
+        It is later than the coarse clock, as ranks wait for each other in every block: by nearly the same factor for
+        set-ups of the same groups and overlap.
+        """
+        timed, later = [], {}
+        for coarse_s, set_up in found:
+            if coarse_s > NEAR * best or len(timed) == TIMED:
+                break
+            family = *set_up.shape, set_up.dispatcher, set_up.schedule, set_up.overlap
+            if coarse_s * later.get(family, 0.0) > NEAR * best:
+                continue
+            if (exact := self._fitting(set_up)) is not None:
+                seconds = self.times[exact]
+                timed.append((seconds, coarse_s, exact))
+                later[family] = min(later.get(family, math.inf), seconds / coarse_s)
+                best = min(best, seconds)
+        return timed
 
     def _refusal(self) -> Misfit:
         model, gigabytes = self.base.model.name, (self.job.gpu.memory_bytes or 0) / 1e9
