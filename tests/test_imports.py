@@ -15,7 +15,17 @@ ROOT = pathlib.Path(mfabric_jax.__file__).parent
 # A room may import those to its left and itself. A folder in a folder is a room of its own where it is named here.
 ORDER = (
     *("units", "checks", "support", "case", "flows", "workload", "traffic", "fabric", "routing", "policies", "timing"),
-    *("circuit_schedules", "evaluate/resolving", "evaluate", "evaluate/rows", "apps", "report", "commands", "cli"),
+    *(
+        "circuit_schedules",
+        "evaluate/resolving",
+        "evaluate",
+        "evaluate/setups",
+        "evaluate/rows",
+        "apps",
+        "report",
+        "commands",
+        "cli",
+    ),
 )
 RANK = {room: rank for rank, room in enumerate(ORDER)}
 # `checks` and `units` are the two files that every room may import, `support` among them.

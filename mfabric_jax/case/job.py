@@ -97,7 +97,9 @@ class Parallel(SettingsGroup, frozen=True):
     ep: Annotated[Count | None, doc("Expert-parallel degree.", flag="--ep")] = None
     gpus: Annotated[Count | None, doc("GPUs of the job (auto: 1,024 if dp is auto too).", flag="--gpus")] = None
     dp: Annotated[Count | None, doc("Data-parallel degree: replicas of an expert-parallel group.", flag="--dp")] = None
-    cp: Annotated[Count, doc("Neighbouring EP ranks that share a sequence (context parallelism).")] = 1
+    cp: Annotated[
+        Count | None, doc("Neighbouring EP ranks that share a sequence (context parallelism; auto: 1, or searched).")
+    ] = None
     tp_reduces: Annotated[
         Literal["attention", "all", "copies"] | None,
         doc(
@@ -229,6 +231,16 @@ class PerServer(Alternative, frozen=True, tag="per-server"):
 class Job(SettingsGroup, frozen=True):
     """How the model is trained."""
 
+    search: Annotated[
+        Literal["each", "one", "recipe"] | None,
+        doc(
+            "What fills open degrees, schedule, batches of a pass, overlap, dispatch and recomputation: each (the"
+            " quickest set-up found for this fabric), one (the quickest found for a non-blocking fat-tree, whatever the"
+            " fabric), or recipe (the makers', else a quick estimate) (auto: each; recipe for models with"
+            " search = recipe in their recipe, and where tp, ep and pp are stated).",
+            flag="--search",
+        ),
+    ] = None
     frameworks: Annotated[
         Literal["megatron-core", "any"],
         doc(

@@ -20,6 +20,7 @@ def run(cases: Cases, options: Options) -> int | None:
     """Return the exit status; None for success."""
     shared.check_cases(cases)
     shared.check_outputs(options.out, figures=options.figures)
+    asked, cases = cases, shared.settle(cases, options.device)
     if options.figures is None:
         rows, stopped = _compare(cases, options)
         return 130 if stopped else None

@@ -89,14 +89,32 @@ MOST_CHECKED = 1000  # cases that are resolved before JAX is loaded
 
 def check_cases(cases: Cases, *, misfits: bool = True) -> None:
     """Raise InputError for wrong cases before JAX is loaded. `misfits`: also for impossible cases."""
-    from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax
+    from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax, unsearched
 
     for block in itertools.islice(cases.blocks, MOST_CHECKED):
         try:
-            resolve_without_jax(block.case)
+            resolve_without_jax(unsearched(block.case))
         except Misfit:
             if misfits:
                 raise
+
+
+def settle(cases: Cases, device: str | None = None) -> Cases:
+    """Return the cases with the set-ups that searches find stated, with a progress bar."""
+    from mfabric_jax.evaluate.resolving.resolve import is_open
+
+    many = sum(len(set(block.columns.get("network.nic_gbps", (0,)))) for block in cases.blocks if is_open(block.case))
+    if not many:
+        return cases
+    start_jax(dtype_of(cases), device)
+    from mfabric_jax.evaluate.setups.found import settle as settle_now
+
+    with bar("set-ups", "search", many) as shown:
+
+        def advance_to(words: str) -> None:
+            advance(shown, words)
+
+        return settle_now(cases, advance_to)
 
 
 def one_case(cases: Cases, command: str) -> Case:

@@ -91,9 +91,7 @@ def step_bytes(workload: Workload, stage: int) -> float:
     return each * _optimizer_params(workload, dense, params.expert / workload.tp)
 
 
-def fullest_stage(
-    workload: Workload, loads: Loads = None, stages: Collection[int] | None = None
-) -> tuple[int, Memory]:
+def fullest_stage(workload: Workload, loads: Loads = None, stages: Collection[int] | None = None) -> tuple[int, Memory]:
     """Return the pipeline stage, of some `stages` or of all, whose GPUs need the most memory, and that memory [B]."""
     gpus = _OnGpus(workload, loads)
     every = {stage: gpus.of(stage) for stage in (range(workload.pp) if stages is None else stages)}

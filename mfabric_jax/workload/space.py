@@ -22,6 +22,7 @@ MICRO_BATCHES = (1, 2, 4, 8)  # sequences of an EP rank in a micro-batch
 MOST_PASSES = 1 << 12  # micro-batches of an EP rank
 WAYS = {"nccl": "per-expert", "deepep": "per-server", "hybridep": "per-server"}  # dispatch of each dispatcher
 ANY_FRAMEWORK = "any"
+OPEN = "fit"  # recomputation: the least with which a set-up fits
 LATER_SHARDING = ("gradients", "parameters")
 MOST_SHARDED_STAGES = 2  # ZeRO-2 and -3 exchange weights or gradients for every micro-batch, so pipelines stay short
 
@@ -98,6 +99,11 @@ class OpenJob:
         """Return the values of a field that are allowed: the stated one, or all."""
         return (self.stated[name],) if name in self.stated else values
 
+    def reduces(self, set_up: SetUp) -> str:
+        """Return `Workload.tp_reduces` of a set-up: what dispatchers of frameworks do where TP splits experts."""
+        usual = "copies" if set_up.etp > 1 and self.frameworks != ANY_FRAMEWORK else "all"
+        return self.fields.get("tp_reduces") or usual
+
     def workload(self, set_up: SetUp, **changes: Any) -> Workload:
         """Return the workload of a set-up. Raise `InputError` if it cannot be."""
         tp, etp, ep, dp = set_up.tp, set_up.etp, set_up.ep, set_up.dp
@@ -110,6 +116,7 @@ class OpenJob:
             **{"schedule": set_up.schedule, "chunks": set_up.chunks, "layout_of_blocks": set_up.layout},
             **{"overlap_passes": set_up.overlap == "passes", "sharding": set_up.sharding},
             **{"recompute": set_up.recompute, "dispatch": set_up.dispatch, "node_limit": limit},
+            "tp_reduces": self.reduces(set_up),
         }
         return Workload(**self.fields | own | changes)
 

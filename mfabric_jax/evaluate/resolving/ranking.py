@@ -17,7 +17,15 @@ from mfabric_jax.workload.layout import places_of
 from mfabric_jax.workload.parallel import Workload
 from mfabric_jax.workload.recompute import recomputed_of
 from mfabric_jax.workload.schedules import SCHEDULES, PipelineShape
-from mfabric_jax.workload.space import LATER_SHARDING, OpenJob, SetUp, dispatchers_of, kinds_of, layouts_of, shardings_of
+from mfabric_jax.workload.space import (
+    LATER_SHARDING,
+    OpenJob,
+    SetUp,
+    dispatchers_of,
+    kinds_of,
+    layouts_of,
+    shardings_of,
+)
 from mfabric_jax.workload.volume import (
     PASSES,
     context_bytes,
@@ -67,9 +75,7 @@ class BlockTimes(NamedTuple):
         return self.forward + self.backward
 
 
-def block_times(
-    job: Workload, seconds: BlockSeconds, rates: Any, sent: AllToAlls, cores: float
-) -> BlockTimes:
+def block_times(job: Workload, seconds: BlockSeconds, rates: Any, sent: AllToAlls, cores: float) -> BlockTimes:
     """Return the estimated seconds of a mean block. `rates`: a `FabricRates`; `cores`: those that communicate beside."""
     model, back, again = job.architecture, backward_of(seconds), recomputed_of(job.recompute)
     layers, more = job.moe_layers / model.blocks, sent.busy - 1
@@ -203,7 +209,10 @@ class Row(NamedTuple):
 
     def set_up(self, number: int) -> SetUp:
         """Return the set-up with the estimate of this number."""
-        kind, names = self.stages.kinds[self.order[number]], ("schedule", "chunks", "layout", "overlap", "micro_batches")
+        kind, names = (
+            self.stages.kinds[self.order[number]],
+            ("schedule", "chunks", "layout", "overlap", "micro_batches"),
+        )
         return self.degrees._replace(**{name: getattr(kind, name) for name in names})
 
 

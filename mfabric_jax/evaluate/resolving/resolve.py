@@ -50,9 +50,12 @@ from mfabric_jax.workload.parallel import BYTES
 from mfabric_jax.workload.recompute import recomputed_of
 from mfabric_jax.workload.schedules import SCHEDULES, micro_batches_for
 from mfabric_jax.workload.set_ups import Candidate, quickest
+from mfabric_jax.workload.space import OpenJob, usual_batch
 
 # Loaded at first use: policies import JAX, and settings must be readable without it.
 policies = LazyModule("mfabric_jax.policies")
+# A search evaluates cases, so it is above: the only data that flows back is the set-up that it found.
+setups = LazyModule("mfabric_jax.evaluate.setups.found")
 
 GPUS = 1024  # default if neither gpus nor dp is stated
 GLOBAL_BATCH = 4096  # sequences: default if no batch is stated
@@ -60,6 +63,7 @@ LEAST_RADIX = 4  # half of its ports go up
 ELECTRICAL_SHARE = 4  # mfabric: one in 4 NICs of a server is on the tree (2 of 8)
 BATCH = GLOBAL, MICRO_BATCHES, PER_STAGE, BUBBLE = EITHER[0]
 DEGREE = "network.mfabric.optical_degree"
+OTHER_DEGREES = ", other degrees"
 TP_REDUCES = "job.parallel.tp_reduces"
 FIT = ("job.recompute", "fit")  # counts as open: a recipe may replace it
 
@@ -117,11 +121,10 @@ def resolve_without_jax(case: Case) -> Resolved:
     model = model_of(case)
     for field in OF_MODEL:
         draft.fill(f"model.{field}", getattr(model.architecture, field), f"model {model.label}")
-    _recipe(draft, model)
-    _formats(draft)
-    if draft["job.mtp"]:
-        model = _predicting(model)
     on = fabric.get(case.network.fabric)
+    recipe = _recipe(draft, model)
+    found, model = _set_up(draft, model, gpu, on, recipe)
+    _formats(draft)
     job = _job(draft, model, gpu, on)
     can_work = round(job.servers * on.share_of(gpu, job.gpus_per_server) * on.gpus_of(gpu))
     tree_nics = _ports(draft, gpu, job.servers, job.servers_per_region, can_work, on)
@@ -133,7 +136,7 @@ def resolve_without_jax(case: Case) -> Resolved:
     whole = draft.case
     check_limits(whole, job, on, tree_nics)
     hardware = _hardware(whole, gpu, draft.tiers_by_degree)
-    resolved = Resolved(**hardware, job=job, why=draft.why, original=case, recipe=draft.recipe)
+    resolved = Resolved(**hardware, job=job, why=draft.why, original=case, recipe=draft.recipe, found=found)
     _check_values(resolved)
     return resolved
 
@@ -218,26 +221,96 @@ def recipe_of(name: str, model: NamedModel) -> Recipe | None:
     )
 
 
-def _recipe(draft: _DraftCase, model: NamedModel) -> None:
+def _recipe(draft: _DraftCase, model: NamedModel) -> Statement:
+    """Take the set-up of a model's file, and return the settings of its recipe that fit this job."""
     if model.set_up:
         word = {name: value for name, value in model.set_up.items() if name == "precision"}
         others = {name: value for name, value in model.set_up.items() if name != "precision"}
         draft.take(
             merge_statements(read_statement({"job": word}), read_statement({"job": others})), f"file of {model.label}"
         )
-    name = draft["model.recipe"]
-    recipe = recipe_of(name, model)
+    recipe = recipe_of(draft["model.recipe"], model)
     if recipe is None:
-        return
+        return {}
     statement = recipe.statement
-    parallel = {path for path in statement if path.startswith("job.parallel.")}
+    degrees = _degrees_in(statement)
     draft.recipe = recipe.source.partition(":")[0]
-    if clash := _clash(draft, statement, parallel - {TP_REDUCES}):
-        bound = parallel | {"job.layout", "job.interleaved.chunks"}
+    if clash := _clash(draft, statement, degrees):
+        bound = degrees | {"job.layout", "job.interleaved.chunks"}
         bound |= {"job.schedule"} if statement.get("job.schedule") == "interleaved" else set()
         statement = {path: value for path, value in statement.items() if path not in bound}
-        draft.why["recipe"], draft.recipe = clash, f"{draft.recipe}, other degrees"
-    draft.take(statement, f"recipe {name} ({recipe.source.partition(',')[0]})")
+        draft.why["recipe"], draft.recipe = clash, draft.recipe + OTHER_DEGREES
+    return statement
+
+
+def _degrees_in(statement: Statement) -> set[str]:
+    return {path for path in statement if path.startswith("job.parallel.")}
+
+
+SEARCHED = {  # path of a setting that a search may fill: field of a `SetUp`
+    **{f"job.parallel.{name}": name for name in ("tp", "etp", "ep", "cp", "pp", "dp")},
+    **{f"job.{name}": name for name in ("schedule", "layout", "overlap", "dispatcher", "dispatch", "sharding")},
+    **{"job.batch.micro_batch": "micro_batch", "job.interleaved.chunks": "chunks", "job.recompute": "recompute"},
+}
+OPEN_DEGREES = ("job.parallel.tp", "job.parallel.pp", "job.parallel.ep")
+OTHERS_SEARCHED = ("job.parallel.tp_reduces",)  # follow from what is searched
+
+
+def _set_up(draft: _DraftCase, model: NamedModel, gpu: Gpu, on: Fabric, recipe: Statement) -> tuple[Any, NamedModel]:
+    """Fill the set-up from the recipe, or from a search that takes only formats and the batch from it.
+
+    Return what a search found (None: there was none), and the model with its MTP blocks if they are trained.
+    """
+    name = draft["model.recipe"]
+    why = f"recipe {name} ({draft.recipe.partition(',')[0]})"
+    search = _search(draft, recipe)
+    if search == "recipe":
+        draft.take(recipe, why)
+    else:
+        draft.take({path: value for path, value in recipe.items() if not _is_searched(path)}, why)
+    for path, value in USUAL.items():
+        if not _is_searched(path):
+            draft.fill(path, value, "usual")
+    if draft["job.mtp"]:
+        model = _predicting(model)
+    draft.put("job.search", "recipe", "as recipe" if search == "recipe" else f"stated, as found by a search: {search}")
+    if search == "recipe":
+        return None, model
+    draft.fill("job.parallel.gpus", GPUS, "usual")
+    if all(draft[path] is None for path in BATCH):
+        draft.fill(GLOBAL, usual_batch(draft["job.parallel.gpus"], GLOBAL_BATCH), f"about {GLOBAL_BATCH:,} sequences")
+    job = open_job(draft, model, gpu, on)
+    found = setups.find(_without_set_up(draft), job, search, _as_set_up(recipe))
+    stated = setups.statement_of(found.best) | {TP_REDUCES: job.reduces(found.best)}
+    fits = {path: value for path, value in stated.items() if draft[path] is None or (path, draft[path]) == FIT}
+    draft.take(fits, f"search: {search}")
+    if _clash(draft, recipe, _degrees_in(recipe)) and not draft.recipe.endswith(OTHER_DEGREES):
+        draft.recipe += OTHER_DEGREES
+    return found, model
+
+
+def is_open(case: Case) -> bool:
+    """Whether a case leaves its set-up to a search."""
+    draft = _DraftCase(case)
+    return _search(draft, _recipe(draft, model_of(case))) != "recipe"
+
+
+def unsearched(case: Case) -> Case:
+    """Return the case with a quick set-up instead of a search, for checks before a long run."""
+    return case.with_({"job.search": "recipe"}) if is_open(case) else case
+
+
+def _is_searched(path: str) -> bool:
+    return path in SEARCHED or path in OTHERS_SEARCHED or path.startswith("job.passes.")
+
+
+def _search(draft: _DraftCase, recipe: Statement) -> str:
+    """Return what fills the set-up: the stated search, "each" where degrees are open, else "recipe"."""
+    is_open = any(draft[path] is None for path in OPEN_DEGREES)
+    sized = draft["job.parallel.dp"] is None or draft["job.parallel.gpus"] is not None
+    if not is_open or not sized or not all(draft[path] is None for path in BATCH[1:]):
+        return "recipe"
+    return draft["job.search"] or recipe.get("job.search") or "each"
 
 
 def _predicting(model: NamedModel) -> NamedModel:
@@ -273,7 +346,35 @@ USUAL = {
     "job.layout": "even",
     "job.batch.sequence": 4096,
     "job.batch.micro_batch": 1,
+    "job.parallel.cp": 1,
 }
+
+
+def _without_set_up(draft: _DraftCase) -> Case:
+    """Return the case with all that a search does not change stated, and nothing else."""
+    values = {path: value for path, value in draft.values.items() if value is not None}
+    kept = {path: value for path, value in values.items() if path not in SEARCHED}
+    return build(kept | {"model.recipe": "none", "job.search": "recipe"})
+
+
+def open_job(draft: _DraftCase, model: NamedModel, gpu: Gpu, on: Fabric) -> OpenJob:
+    """Return the job whose set-up is searched."""
+    stated = {field: draft[path] for path, field in SEARCHED.items() if draft[path] is not None}
+    if (path := FIT[0]) and draft[path] == FIT[1]:
+        del stated["recompute"]
+    fields = _fixed(draft) | {"model": model.label, "known_as": model.known_as}
+    per_server = functools.partial(on.used_of, gpu)
+    if draft["compute.rate"] != "kernels":
+        stated.setdefault("dispatcher", "ideal")
+    return OpenJob(
+        *(model.architecture, gpu, draft["job.parallel.gpus"], draft[GLOBAL], fields, stated, per_server),
+        frameworks=draft["job.frameworks"],
+    )
+
+
+def _as_set_up(recipe: Statement) -> Mapping[str, Any]:
+    """Return the set-up of a recipe, by field of a `SetUp`."""
+    return {SEARCHED[path]: value for path, value in recipe.items() if path in SEARCHED}
 
 
 def _formats(draft: _DraftCase) -> None:
@@ -333,6 +434,21 @@ CAST = 2.0  # bytes of a weight's two FP8 copies for matrix products: by rows an
 
 def _shape(draft: _DraftCase) -> dict[str, Any]:
     """Fields of a `Workload` that do not depend on its degrees."""
+    return _fixed(draft) | {
+        "micro_batch": draft["job.batch.micro_batch"],
+        "schedule": draft["job.schedule"],
+        "chunks": _chunks(draft),
+        "overlap_passes": draft["job.overlap"] == "passes",
+        "cp": draft["job.parallel.cp"],
+        "folded": (draft["job.parallel.tp"] or 1) // (_of_experts(draft) or 1),
+        "layout_of_blocks": draft["job.layout"],
+        "sharding": draft["job.sharding"],
+        "dispatch": draft["job.dispatch"],
+    }
+
+
+def _fixed(draft: _DraftCase) -> dict[str, Any]:
+    """Fields of a `Workload` that do not depend on its set-up."""
     formats = {name: draft[f"job.precision.{name}"] for name in BYTES}
     size = {name: BYTES[name][value] if isinstance(value, str) else value for name, value in formats.items()}
     casts = draft["job.precision.compute"] == "fp8"
@@ -340,7 +456,6 @@ def _shape(draft: _DraftCase) -> dict[str, Any]:
     capacity = draft["job.capacity_factor"]
     return {
         "sequence": draft["job.batch.sequence"],
-        "micro_batch": draft["job.batch.micro_batch"],
         "dispatch_bytes": size["dispatch"],
         "combine_bytes": size["combine"],
         "grad_bytes": size["gradients"],
@@ -349,20 +464,12 @@ def _shape(draft: _DraftCase) -> dict[str, Any]:
         "weight_bytes": CAST * casts + (0.0 if casts_alone else size["weights"]),
         "gathered_bytes": size["weights"],
         "kept_bytes": size["kept"],
-        "schedule": draft["job.schedule"],
-        "chunks": _chunks(draft),
-        "overlap_passes": draft["job.overlap"] == "passes",
-        "cp": draft["job.parallel.cp"],
-        "folded": (draft["job.parallel.tp"] or 1) // (_of_experts(draft) or 1),
         "tp_reduces": draft[TP_REDUCES],
         "predicted": draft["model.next_tokens"] if draft["job.mtp"] else 0,
-        "layout_of_blocks": draft["job.layout"],
         "sequence_parallel": draft["job.parallel.sequence"],
-        "sharding": draft["job.sharding"],
         "head": "known" if draft["job.head"] else "left-out",
         "optimizer_step": "known" if draft["job.optimizer_step"] else "left-out",
         "redundant_experts": _copies(draft),
-        "dispatch": draft["job.dispatch"],
         "node_limit": draft["job.per-server.node_limit"],
         "capacity_factor": None if capacity == math.inf else capacity,
     }

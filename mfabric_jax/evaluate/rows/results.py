@@ -15,7 +15,7 @@ from mfabric_jax.case.grid import files_of, reads_setting
 from mfabric_jax.case.paths import POLICY, differences, flat
 from mfabric_jax.case.policies import name_of, settings_in
 from mfabric_jax.evaluate.problem import Problem, Shared, check_dtype
-from mfabric_jax.evaluate.resolving.resolve import resolve
+from mfabric_jax.evaluate.resolving.resolve import is_open, resolve
 from mfabric_jax.evaluate.rows.costs import MILLION, Row, bill_of, idle_spares, unknown_parts
 from mfabric_jax.evaluate.rows.points import BANDWIDTH, EvaluatedBlock
 from mfabric_jax.evaluate.rows.rows import RowArrays, column_of
@@ -137,7 +137,12 @@ def simulate(case: Case | Cases | Sequence[Case], *, workers: int = 2) -> Result
 
     Raise InputError for an impossible case.
     """
-    results = Results(cases(case), workers)
+    every = cases(case)
+    if any(is_open(block.case) for block in every.blocks):
+        from mfabric_jax.evaluate.setups.found import settle
+
+        every = settle(every)
+    results = Results(every, workers)
     for points in results.groups:
         points.check()
     return results

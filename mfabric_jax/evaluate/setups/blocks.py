@@ -87,8 +87,10 @@ class Blocks:
         self._under: dict[Any, Any] = {}
         self.runs = 0
 
-    def case_of(self, set_up: SetUp, **changes: Any) -> Case:
-        return self.base.with_(statement_of(set_up) | changes)
+    def case_of(self, set_up: SetUp) -> Case:
+        """Return the case of a set-up."""
+        reduces = {"job.parallel.tp_reduces": self.job.reduces(set_up)}
+        return self.base.with_(statement_of(set_up) | reduces)
 
     @functools.cached_property
     def _few(self) -> dict[str, Any]:
@@ -242,4 +244,3 @@ class Blocks:
 
 def _tokens_of(job: Workload) -> dict[str, int]:
     return {"micro_batch": job.micro_batch, "sequence": job.sequence, "cp": job.cp, "folded": job.folded}
-

@@ -80,7 +80,9 @@ def coarse_seconds(job: Workload, rates: FabricRates, blocks: MeanBlocks, rules:
     sends = send_seconds(job, jax.tree.map(lambda x: x if x.ndim > 1 else x[:, None], one))[0]
     stage_of = _stages_of(job.schedule, job.pp, job.chunks)
     send = np.array([_crossing_s(a, b, sends, job.pp) for a, b in zip(stage_of, stage_of[1:], strict=False)] + [0.0])
-    played = functools.partial(_ends, job, times, np.asarray(blocks.pair), send, np.where(moe > 0, moe, 0).astype(float))
+    played = functools.partial(
+        _ends, job, times, np.asarray(blocks.pair), send, np.where(moe > 0, moe, 0).astype(float)
+    )
     alone = blocks.moe[FORWARD], blocks.moe[BACKWARD]
     ends, last = played(alone)
     rates = jax.tree.map(lambda x: x[:, None] if x.ndim == 1 else x, one)
@@ -168,8 +170,10 @@ def _passes(schedule: str, shape: PipelineShape) -> tuple[np.ndarray, ...]:
                     paired[stage, at] = number < len(unit) - 1
                     at += 1
     table = np.array(
-        [[order.part_of(stage, chunk, stages) for chunk in range(shape.chunks * order.copies)] for stage in range(stages)]
+        [
+            [order.part_of(stage, chunk, stages) for chunk in range(shape.chunks * order.copies)]
+            for stage in range(stages)
+        ]
     )
     place = np.where(chunk < 0, -1, np.take_along_axis(table, np.maximum(chunk, 0), axis=1)).astype(np.int32)
     return kind, micro_batch, place, paired
-

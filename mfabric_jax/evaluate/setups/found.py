@@ -1,19 +1,27 @@
 """Set-ups that searches found, kept on disk by the digest of their cases: the same question is searched once."""
 
+import dataclasses
 import hashlib
+import itertools
 import os
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from mfabric_jax.case import Case
+from mfabric_jax.case import Case, CaseBlock, Cases
 from mfabric_jax.case.paths import file_values, flat
 from mfabric_jax.case.policies import file_of
 from mfabric_jax.checks import InputError
+from mfabric_jax.evaluate.resolving.resolve import OTHERS_SEARCHED, SEARCHED, is_open, resolve_without_jax
+from mfabric_jax.evaluate.setups.blocks import statement_of as statement_of
 from mfabric_jax.evaluate.setups.search import Found, Search
 from mfabric_jax.support import programs
 from mfabric_jax.support.atomic import replacing
-from mfabric_jax.workload.space import OpenJob, SetUp
+from mfabric_jax.workload.kernels import USUAL_DISPATCHER
+from mfabric_jax.workload.schedules import SCHEDULES
+from mfabric_jax.workload.space import OPEN, OpenJob, SetUp
 
 ONE_FABRIC = "fat-tree"  # where the set-up of `job.search = one` is found: no link is shared
 OF_NICS = ("network.nic_gbps", "network.nics", "network.nic_use", "network.alpha_s", "network.link_delay_s")
@@ -21,16 +29,37 @@ UNREAD = ("serving.", "failures.", "network.prices", "job.training_tokens", "job
 FOLDER = "setups"
 
 
-def find(base: Case, job: OpenJob, search: str, recipe: SetUp | None = None) -> Found:
+def find(base: Case, job: OpenJob, search: str, recipe: Mapping[str, Any]) -> Found:
     """Return the best set-ups of a case whose other values are all stated.
 
-    `search`: "each", on the fabric of the case, or "one", on a non-blocking fat-tree; `recipe`: timed for comparison.
+    - `search`: "each", on the fabric of the case, or "one", on a non-blocking fat-tree.
+    - `recipe`: fields of the makers' set-up; it is timed beside those that are found.
+
+    Raise `Misfit` if no set-up is legal, fits the memory and runs.
     """
-    there = on_one_fabric(base)
-    one = _find(there, job, None, recipe)
+    there, seed = on_one_fabric(base), _seed(job, recipe)
+    one = _find(there, job, None, seed)
     if search == "one" or _key(there, job) == _key(base, job):
         return one
-    return _find(base, job, one.best, recipe)
+    return _find(base, job, one.best, seed)
+
+
+def _seed(job: OpenJob, recipe: Mapping[str, Any]) -> SetUp | None:
+    """Return the set-up of a recipe; None if it does not state degrees that suit the job."""
+    own = {"cp": 1, "micro_batch": 1, "schedule": "1f1b", "dispatch": "per-expert", "recompute": OPEN} | dict(recipe)
+    if not {"tp", "ep", "pp"} <= own.keys():
+        return None
+    own.setdefault("etp", own["tp"])
+    order = SCHEDULES[own["schedule"]]
+    own.setdefault("chunks", order.chunks or 2)
+    own.setdefault("overlap", "passes" if order.overlap else "none")
+    own.setdefault("dispatcher", job.stated.get("dispatcher", USUAL_DISPATCHER[own["dispatch"]]))
+    dp, rest = divmod(job.gpus, own["etp"] * own["ep"] * own["pp"])
+    shared = own["cp"] * (own["tp"] // own["etp"])
+    if rest or job.batch is None or job.batch * shared % (own["micro_batch"] * own["ep"] * dp):
+        return None
+    own |= {"dp": dp, "micro_batches": job.batch * shared // (own["micro_batch"] * own["ep"] * dp)}
+    return SetUp(**own)
 
 
 def on_one_fabric(base: Case) -> Case:
@@ -38,6 +67,45 @@ def on_one_fabric(base: Case) -> Case:
     kept = {path: value for path, value in flat(base).items() if path in OF_NICS and value is not None}
     usual = msgspec.structs.replace(base, network=Case().network, circuits=Case().circuits)
     return usual.with_(kept | {"network.fabric": ONE_FABRIC})
+
+
+BANDWIDTH = "network.nic_gbps"
+BATCH = "job.batch.global_batch"
+
+
+def settle(every: Cases, progress: Callable[[str], None] = lambda words: None) -> Cases:
+    """Return the cases with the set-ups that searches find stated; each NIC bandwidth has its own.
+
+    `progress`: called with words before each search.
+    """
+    if not any(is_open(block.case) for block in every.blocks):
+        return every
+    blocks, sources = [], dict(every.sources)
+    for block in itertools.chain.from_iterable(map(_by_bandwidth, every.blocks)):
+        progress(f"{block.case.model.name} on {block.case.network.fabric}")
+        resolved = resolve_without_jax(block.case)
+        if resolved.found is None:
+            blocks.append(block)
+            continue
+        values = flat(resolved.case)
+        stated = {path: values[path] for path in (*SEARCHED, *OTHERS_SEARCHED) if values.get(path) is not None}
+        del stated["job.parallel.dp"]
+        stated |= {"job.parallel.gpus": resolved.job.gpus, BATCH: values[BATCH], "job.search": "recipe"}
+        sources |= {path: "search" for path in stated if flat(block.case).get(path) in (None, "fit")}
+        blocks.append(dataclasses.replace(block, case=block.case.with_(stated)))
+    return dataclasses.replace(every, blocks=tuple(blocks), sources=sources)
+
+
+def _by_bandwidth(block: CaseBlock) -> Iterator[CaseBlock]:
+    """Yield the cases of a block by NIC bandwidth, if a search depends on it."""
+    column = block.columns.get(BANDWIDTH)
+    if column is None or not is_open(block.case):
+        yield block
+        return
+    for gbps in dict.fromkeys(column):
+        rows = [row for row, value in enumerate(column) if value == gbps]
+        columns = {path: tuple(values[row] for row in rows) for path, values in block.columns.items()}
+        yield dataclasses.replace(block, case=block.case.with_({BANDWIDTH: gbps}), columns=columns)
 
 
 _memory: dict[str, Found] = {}

@@ -24,7 +24,16 @@ from mfabric_jax.workload.frameworks import obstacle
 from mfabric_jax.workload.memory import fullest_stage, usable_bytes
 from mfabric_jax.workload.recompute import recomputed_of
 from mfabric_jax.workload.schedules import BACKWARD, FORWARD
-from mfabric_jax.workload.space import ANY_FRAMEWORK, LATER_SHARDING, OpenJob, SetUp, degrees_of, dispatchers_of, kinds_of
+from mfabric_jax.workload.space import (
+    ANY_FRAMEWORK,
+    LATER_SHARDING,
+    OPEN,
+    OpenJob,
+    SetUp,
+    degrees_of,
+    dispatchers_of,
+    kinds_of,
+)
 
 COARSE, TIMED = 600, 40  # most set-ups by the coarse clock, and by the usual one
 SLACK = 1.05  # estimates up to this times the best coarse time get the coarse clock
@@ -104,6 +113,7 @@ class Search:
 
     def find(self, one: SetUp | None = None, recipe: SetUp | None = None) -> Found:
         """Return the best set-ups. `one`, `recipe`: set-ups to start from; the result is never slower."""
+        recipe = None if recipe is None else self._with_recomputation(recipe)
         seeds = [seed for seed in (one, recipe) if seed is not None and self._time(seed) is not None]
         usable = [seed for seed in seeds if self._allowed(seed)]
         found = self._coarse_ones(usable)
@@ -135,6 +145,15 @@ class Search:
                 later[family] = min(later.get(family, math.inf), seconds / coarse_s)
                 best = min(best, seconds)
         return timed
+
+    def _with_recomputation(self, set_up: SetUp) -> SetUp:
+        """Return the set-up with the least recomputation that fits, if it states none."""
+        if set_up.recompute != OPEN:
+            return set_up
+        try:
+            return self.fit(set_up) or set_up._replace(recompute=self.levels(set_up)[-1])
+        except InputError:
+            return set_up._replace(recompute="none")
 
     def _refusal(self) -> Misfit:
         model, gigabytes = self.base.model.name, (self.job.gpu.memory_bytes or 0) / 1e9
