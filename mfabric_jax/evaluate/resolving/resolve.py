@@ -324,6 +324,7 @@ def _predicting(model: NamedModel) -> NamedModel:
 
 def _clash(draft: _DraftCase, statement: Statement, degrees: set[str]) -> str | None:
     """Why the degrees of a recipe do not fit this job; None if they fit."""
+    degrees = degrees - {TP_REDUCES}
     for path in degrees:
         if draft[path] not in (None, statement[path]):
             return f"{path} is {draft[path]}, not {statement[path]}"
