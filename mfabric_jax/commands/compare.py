@@ -43,15 +43,13 @@ def _compare(cases: Cases, options: Options) -> tuple[list[dict], bool]:
     shared.start_jax(shared.dtype_of(cases), options.device)
     from mfabric_jax import report
     from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax
-    from mfabric_jax.evaluate.resolving.set_up import schedule_words, search_words, wider_words
+    from mfabric_jax.evaluate.resolving.set_up import search_words
     from mfabric_jax.evaluate.rows.results import describe_cases, record_of_cases, simulate
 
     results, config = simulate(cases), describe_cases(cases) if options.out is None else record_of_cases(cases)
     rows, stopped = _rows(results, config, options)
     resolved = [resolve_without_jax(block.case) for block in cases.blocks]
-    for line in dict.fromkeys(
-        words(resolved_case) for resolved_case in resolved for words in (search_words, schedule_words, wider_words)
-    ):
+    for line in dict.fromkeys(map(search_words, resolved)):
         if line is not None:
             print(line)
     print(report.comparison(rows) if rows else "no rows")

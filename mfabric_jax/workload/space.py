@@ -79,6 +79,7 @@ class OpenJob:
     - `batch`: sequences of an iteration; None: `count` gives micro-batches by (pp, schedule, chunks, overlap).
     - `fields`: of a `Workload`, which no set-up changes; `stated`: fields of a `SetUp`, which are fixed.
     - `per_server`: GPUs of a server that a job uses, by (EP group, stage, TP group); raises `Misfit`.
+    - `most_passes`: limit of the micro-batches of an EP rank, where they follow from `batch`.
     """
 
     architecture: Architecture
@@ -90,6 +91,7 @@ class OpenJob:
     per_server: Callable[[int, int, int], int]
     count: Callable[[int, str, int, bool], int] | None = None
     frameworks: str = ANY_FRAMEWORK
+    most_passes: int = MOST_PASSES
 
     @property
     def sequence(self) -> int:
@@ -125,9 +127,9 @@ def degrees_of(job: OpenJob) -> Iterator[SetUp]:
     """Yield all legal degrees with their micro-batches, under 1F1B without overlap."""
     per_server = job.gpu.gpus_per_server
     deepest = max(min(job.architecture.blocks, MOST_STAGES), job.stated.get("pp", 1))
-    for tp in job.some("tp", _divisors(per_server)):
-        for etp in job.some("etp", _divisors(tp)):
-            for ep in job.some("ep", _divisors(job.architecture.experts)):
+    for tp in job.some("tp", divisors(per_server)):
+        for etp in job.some("etp", divisors(tp)):
+            for ep in job.some("ep", divisors(job.architecture.experts)):
                 for pp in job.some("pp", range(1, deepest + 1)):
                     yield from _of_group(job, tp, etp, ep, pp)
 
@@ -145,10 +147,10 @@ def _of_group(job: OpenJob, tp: int, etp: int, ep: int, pp: int) -> Iterator[Set
         return
     if (group % per_server and per_server % group) or per_server % tp or (group * dp) % per_server:
         return
-    for cp in job.some("cp", _divisors(ep // folded)):
+    for cp in job.some("cp", [cp for cp in divisors(ep // folded) if cp <= MOST_CONTEXT]):
         shared = cp * folded
-        halves = 2 * cp if cp > 1 else 1  # ranks take one early and one late part of a sequence
-        if cp > MOST_CONTEXT or ep % shared or job.sequence % (halves * folded):
+        halves = 2 * cp if cp > 1 and "cp" not in job.stated else cp  # each takes one early and one late part
+        if ep % shared or job.sequence % (halves * folded):
             continue
         # Twice the sequences on twice the context ranks are the same tokens, sent once more.
         for micro_batch in job.some("micro_batch", MICRO_BATCHES if cp == 1 else MICRO_BATCHES[:1]):
@@ -160,15 +162,17 @@ def _of_group(job: OpenJob, tp: int, etp: int, ep: int, pp: int) -> Iterator[Set
 def _count(job: OpenJob, together: int, shared: int, pp: int) -> int | None:
     if job.batch is None:
         assert job.count is not None
-        return job.count(pp, job.stated.get("schedule", "1f1b"), job.stated.get("chunks", 1), False)
+        overlap = job.stated.get("overlap") == "passes"
+        return job.count(pp, job.stated.get("schedule", "1f1b"), job.stated.get("chunks", 1), overlap)
     count, rest = divmod(job.batch * shared, together)
-    return count if not rest and 1 <= count <= MOST_PASSES else None
+    return count if not rest and 1 <= count <= job.most_passes else None
 
 
 def kinds_of(job: OpenJob, degrees: SetUp) -> Iterator[SetUp]:
     """Yield every schedule, number of chunks and overlap of these degrees, in the even layout."""
     pp, most = degrees.pp, min(MOST_CHUNKS, job.architecture.blocks // degrees.pp)
-    for name in job.some("schedule", _schedules(job.frameworks)):
+    usual = _schedules(job.frameworks)
+    for name in job.some("schedule", usual if pp > 1 else usual[:1]):
         order = SCHEDULES[name]
         chunks = (order.chunks,) if order.chunks else job.some("chunks", range(2, most + 1))
         overlaps = ("none", "passes") if order.overlaps and degrees.ep > 1 else ("none",)
@@ -188,7 +192,7 @@ def _schedules(frameworks: str) -> tuple[str, ...]:
 
 def _is_legal(set_up: SetUp, blocks: int) -> bool:
     shape = PipelineShape(set_up.pp, set_up.micro_batches, set_up.chunks, set_up.overlap == "passes")
-    if set_up.pp * set_up.chunks > blocks or (set_up.pp == 1 and set_up.schedule != "1f1b"):
+    if set_up.pp * set_up.chunks > blocks:
         return False
     try:
         check_shape(set_up.schedule, shape)
@@ -286,7 +290,7 @@ def _in_letters(sizes: Sequence[int], predicted: int) -> str:
     return "".join(written)
 
 
-def _divisors(number: int) -> list[int]:
+def divisors(number: int) -> list[int]:
     return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 

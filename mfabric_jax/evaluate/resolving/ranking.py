@@ -143,7 +143,8 @@ def stages_of(job: OpenJob, degrees: SetUp, head_blocks: float, predicted: int) 
     for kind in kinds_of(job, degrees):
         order = SCHEDULES[kind.schedule]
         blocks = job.architecture.blocks
-        layouts = layouts_of(blocks, predicted, kind.pp, kind.chunks, kind.schedule, head_blocks, runs=runs)
+        own = blocks, predicted, kind.pp, kind.chunks, kind.schedule, head_blocks
+        layouts = () if "layout" in job.stated else layouts_of(*own, runs=runs)
         shape = PipelineShape(kind.pp, kind.micro_batches, kind.chunks, kind.overlap == "passes")
         parts = kind.chunks if order.chunks is None else 1
         warm, plain = 1.0, not shape.overlap and not order.splits

@@ -6,8 +6,9 @@
 import dataclasses
 import functools
 import math
+import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from mfabric_jax.case.paths import (
 )
 from mfabric_jax.case.policies import NAMES, ROUTINGS, check_name, name_of
 from mfabric_jax.checks import InputError, Misfit, in_file, one_of
+from mfabric_jax.evaluate.resolving import quick
 from mfabric_jax.evaluate.resolving.limits import (
     PAYS,
     check_limits,
@@ -49,11 +51,11 @@ from mfabric_jax.workload.kernels import USUAL_DISPATCHER, shares_of
 from mfabric_jax.workload.parallel import BYTES
 from mfabric_jax.workload.recompute import recomputed_of
 from mfabric_jax.workload.schedules import SCHEDULES, micro_batches_for
-from mfabric_jax.workload.set_ups import Candidate, quickest
-from mfabric_jax.workload.space import OpenJob, usual_batch
+from mfabric_jax.workload.space import OPEN, OpenJob, count_for_bubble, usual_batch
 
 # Loaded at first use: policies import JAX, and settings must be readable without it.
 policies = LazyModule("mfabric_jax.policies")
+impossible = LazyModule("mfabric_jax.evaluate.resolving.impossible")  # sentences of what is refused
 # A search evaluates cases, so it is above: the only data that flows back is the set-up that it found.
 setups = LazyModule("mfabric_jax.evaluate.setups.found")
 
@@ -236,7 +238,7 @@ def _recipe(draft: _DraftCase, model: NamedModel) -> Statement:
     degrees = _degrees_in(statement)
     draft.recipe = recipe.source.partition(":")[0]
     if clash := _clash(draft, statement, degrees):
-        bound = degrees | {"job.layout", "job.interleaved.chunks"}
+        bound = degrees | {TP_REDUCES, "job.layout", "job.interleaved.chunks"}
         bound |= {"job.schedule"} if statement.get("job.schedule") == "interleaved" else set()
         statement = {path: value for path, value in statement.items() if path not in bound}
         draft.why["recipe"], draft.recipe = clash, draft.recipe + OTHER_DEGREES
@@ -244,7 +246,7 @@ def _recipe(draft: _DraftCase, model: NamedModel) -> Statement:
 
 
 def _degrees_in(statement: Statement) -> set[str]:
-    return {path for path in statement if path.startswith("job.parallel.")}
+    return {path for path in statement if path.startswith("job.parallel.") and path != TP_REDUCES}
 
 
 SEARCHED = {  # path of a setting that a search may fill: field of a `SetUp`
@@ -324,7 +326,6 @@ def _predicting(model: NamedModel) -> NamedModel:
 
 def _clash(draft: _DraftCase, statement: Statement, degrees: set[str]) -> str | None:
     """Why the degrees of a recipe do not fit this job; None if they fit."""
-    degrees = degrees - {TP_REDUCES}
     for path in degrees:
         if draft[path] not in (None, statement[path]):
             return f"{path} is {draft[path]}, not {statement[path]}"
@@ -401,51 +402,37 @@ def _formats(draft: _DraftCase) -> None:
 
 
 def _job(draft: _DraftCase, model: NamedModel, gpu: Gpu, on: Fabric) -> Workload:
-    chosen = _degrees(draft, model, gpu)
-    why = chosen.why
-    for name in ("tp", "pp", "ep", "dp"):
-        path = f"job.parallel.{name}"
-        if draft[path] is None:
-            draft.fill(path, getattr(chosen, name), why)
-            why = f"with {path}" if why == chosen.why else why
+    _choose(draft, model, gpu)
     degrees = {name: draft[f"job.parallel.{name}"] for name in ("pp", "ep", "dp")} | {"tp": _of_experts(draft)}
     draft.fill("job.parallel.etp", degrees["tp"], "as tp")
     product = degrees["tp"] * degrees["pp"] * degrees["ep"] * degrees["dp"]
     draft.fill("job.parallel.gpus", product, "dp x etp x pp x ep")
-    if draft["job.recompute"] == "fit":
-        draft.put("job.recompute", chosen.recompute, why)
     _batch(draft, degrees)
     group = degrees["tp"] * degrees["ep"]
     per_server = on.used_of(gpu, group, group * degrees["dp"], draft["job.parallel.tp"])
     return Workload(
         **degrees,
-        **_shape(draft),
+        **_fixed(draft),
         model=model.label,
         architecture=model.architecture,
         gpus=draft["job.parallel.gpus"],
+        micro_batch=draft["job.batch.micro_batch"],
         micro_batches=draft[MICRO_BATCHES],
         gpus_per_server=per_server,
+        schedule=draft["job.schedule"],
+        chunks=_chunks(draft),
+        overlap_passes=draft["job.overlap"] == "passes",
         recompute=draft["job.recompute"],
+        cp=draft["job.parallel.cp"],
+        folded=draft["job.parallel.tp"] // degrees["tp"],
+        layout_of_blocks=draft["job.layout"],
+        sharding=draft["job.sharding"],
+        dispatch=draft["job.dispatch"],
         known_as=model.known_as,
     )
 
 
 CAST = 2.0  # bytes of a weight's two FP8 copies for matrix products: by rows and by columns
-
-
-def _shape(draft: _DraftCase) -> dict[str, Any]:
-    """Fields of a `Workload` that do not depend on its degrees."""
-    return _fixed(draft) | {
-        "micro_batch": draft["job.batch.micro_batch"],
-        "schedule": draft["job.schedule"],
-        "chunks": _chunks(draft),
-        "overlap_passes": draft["job.overlap"] == "passes",
-        "cp": draft["job.parallel.cp"],
-        "folded": (draft["job.parallel.tp"] or 1) // (_of_experts(draft) or 1),
-        "layout_of_blocks": draft["job.layout"],
-        "sharding": draft["job.sharding"],
-        "dispatch": draft["job.dispatch"],
-    }
 
 
 def _fixed(draft: _DraftCase) -> dict[str, Any]:
@@ -496,32 +483,70 @@ def _of_experts(draft: _DraftCase) -> Any:
     return draft["job.parallel.tp"] if etp is None else etp
 
 
-def _degrees(draft: _DraftCase, model: NamedModel, gpu: Gpu) -> Candidate:
-    """Degrees and recomputation: as stated, else the fastest per token that fit in memory."""
+def _choose(draft: _DraftCase, model: NamedModel, gpu: Gpu) -> None:
+    """Fill open degrees and recomputation: the least estimated time per token that fits the memory."""
     _check_degrees(draft, model, gpu)
-    pp, ep, dp, gpus = (draft[f"job.parallel.{name}"] for name in ("pp", "ep", "dp", "gpus"))
-    tp = _of_experts(draft)
+    tp, pp, ep, dp, gpus = (draft[f"job.parallel.{name}"] for name in ("tp", "pp", "ep", "dp", "gpus"))
     if gpus is None and None not in (tp, pp, ep):
-        replica = tp * pp * ep
+        replica = _of_experts(draft) * pp * ep
         gpus = replica * (dp or max(1, GPUS // replica))
-    elif gpus is None and dp is None:
-        gpus = GPUS
-    batch = GLOBAL_BATCH if all(draft[path] is None for path in BATCH) else draft[GLOBAL]
-    recompute = draft["job.recompute"]
-    return quickest(
-        model.architecture,
-        gpu,
-        gpus=gpus,
-        dp=dp,
-        tp=tp,
-        pp=pp,
-        ep=ep,
-        global_batch=batch if draft[MICRO_BATCHES] is None else None,
-        micro_batches=draft[MICRO_BATCHES],
-        recompute=None if recompute == "fit" else recompute,
-        loads_of=functools.partial(draw_loads, draft.original),
-        **_shape(draft),
+    sized = gpus is not None or dp is None
+    job = quick_job(draft, model, gpu, gpus or GPUS)
+    job = job if sized else quick.near(job)
+    if not quick.legal_degrees(job):
+        raise impossible.refusal(job, sized=sized)
+    if None not in (tp, pp, ep):
+        draft.fill("job.parallel.dp", gpus // (_of_experts(draft) * pp * ep), "gpus / (etp x pp x ep)")
+        if draft[FIT[0]] != OPEN:
+            return
+    chosen = quick.choose(job, functools.partial(draw_loads, draft.original))
+    if chosen is None:
+        raise impossible.refusal(job, sized=sized)
+    why = chosen.why
+    for name in ("tp", "pp", "ep", "dp"):
+        path = f"job.parallel.{name}"
+        if draft[path] is None:
+            draft.fill(path, getattr(chosen.set_up, name), why)
+            why = f"with {path}" if why == chosen.why else why
+    if draft[FIT[0]] == OPEN:
+        draft.put(FIT[0], chosen.set_up.recompute, why)
+
+
+def quick_job(draft: _DraftCase, model: NamedModel, gpu: Gpu, gpus: int) -> OpenJob:
+    """Return the job whose degrees and recomputation are chosen without a search; the rest is stated or usual."""
+    stated = {field: draft[path] for path, field in SEARCHED.items() if draft[path] not in (None, OPEN)}
+    stated |= {"chunks": _chunks(draft), "overlap": "passes" if draft["job.overlap"] == "passes" else "none"}
+    fields = _fixed(draft) | {"model": model.label, "known_as": model.known_as}
+    job = OpenJob(
+        *(model.architecture, gpu, gpus, draft[GLOBAL], fields, stated, lambda *_: gpu.gpus_per_server),
+        count=_count(draft),
+        most_passes=sys.maxsize,
     )
+    if job.count is not None:
+        return dataclasses.replace(job, batch=None)
+    if job.batch is not None:
+        return job
+    usual = dataclasses.replace(job, batch=GLOBAL_BATCH)
+    return usual if quick.legal_degrees(usual) else dataclasses.replace(job, batch=usual_batch(gpus, GLOBAL_BATCH))
+
+
+def _count(draft: _DraftCase) -> Callable[[int, str, int, bool], int] | None:
+    """How micro-batches follow from what the case states of them; None: it states none of them."""
+    if draft[MICRO_BATCHES] is not None:
+        return lambda *_: draft[MICRO_BATCHES]
+    if draft[PER_STAGE] is not None:
+        return lambda pp, schedule, *_: draft[PER_STAGE] * pp * max(1, SCHEDULES[schedule].least)
+    return None if draft[BUBBLE] is None else count_for_bubble(draft[BUBBLE])
+
+
+def open_again(resolved: Resolved, gpus: int) -> OpenJob:
+    """Return the job of a case with its degrees and recomputation open, on a number of GPUs."""
+    stated = {path: None for path in BATCH if not resolved.is_given(path)}
+    stated |= {f"job.parallel.{name}": None for name in ("tp", "etp", "pp", "ep", "dp")}
+    stated |= {"job.parallel.gpus": gpus, "job.batch.micro_batch": 1, FIT[0]: OPEN}
+    job = resolved.job
+    model = NamedModel(job.model, job.architecture, {}, job.known_as)
+    return quick_job(_DraftCase(resolved.case.with_(stated)), model, resolved.server, gpus)
 
 
 def _check_degrees(draft: _DraftCase, model: NamedModel, gpu: Gpu) -> None:

@@ -198,6 +198,10 @@ class Resolved(Hardware):
     def site(self) -> FabricSite:
         return self.site_of(self.job)
 
+    def is_given(self, path: str) -> bool:
+        """Whether the case, a recipe or the model's file states the value at a path."""
+        return self.why.get(path, "recipe").startswith(("recipe", "file"))
+
     def __repr__(self) -> str:
         filled = {path: value for path, value in flat(self.case).items() if path in self.why}
         return f"<Resolved: {self.job.model} on {self.job.gpus:,} GPUs, {self.fabric.name}; filled {filled!r}>"

@@ -4,25 +4,23 @@ fit."""
 import dataclasses
 import functools
 from collections.abc import Mapping
-from itertools import product
 from typing import Any
 
-from mfabric_jax.case import Case
-from mfabric_jax.case.paths import flat
-from mfabric_jax.checks import InputError
-from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax
+from mfabric_jax.evaluate.resolving.resolve import open_again, resolve_without_jax
 from mfabric_jax.evaluate.resolving.resolved import Resolved
+from mfabric_jax.evaluate.resolving.set_up_words import set_up_words
 from mfabric_jax.evaluate.resolving.traffic import draw_loads
 from mfabric_jax.support.columns import TEXT, TRUTH, Column, Columns
+from mfabric_jax.support.lazily import LazyModule
 from mfabric_jax.traffic.dispatch import even_bytes
 from mfabric_jax.units import to_gigabytes
 from mfabric_jax.workload import Workload, fullest_stage
-from mfabric_jax.workload.estimate import iteration_seconds
 from mfabric_jax.workload.frameworks import framework_runs
 from mfabric_jax.workload.kernels import ONCE_A_SERVER
 from mfabric_jax.workload.memory import HEADROOM, usable_bytes
 from mfabric_jax.workload.parallel import DEGREES
-from mfabric_jax.workload.set_ups import remedies, remedy_words, set_up_words
+
+advice = LazyModule("mfabric_jax.evaluate.resolving.remedies")  # only for set-ups that do not fit
 
 MEMORY = Columns(
     Column("memory_gb", "GB", "Memory that a GPU of the fullest stage needs."),
@@ -64,7 +62,7 @@ def memory_columns(settings: Resolved, job: Workload) -> dict[str, Any]:
 
 
 FIELDS = {  # field of a `Workload`: its path in a case
-    **{name: f"job.parallel.{name}" for name in (*DEGREES, "gpus")},
+    **{name: f"job.parallel.{name}" for name in (*DEGREES, "etp", "gpus")},
     **{name: f"job.batch.{name}" for name in ("micro_batch", "micro_batches")},
     **{"recompute": "job.recompute", "sharding": "job.sharding"},
 }
@@ -73,86 +71,31 @@ FIELDS = {  # field of a `Workload`: its path in a case
 def search_words(resolved: Resolved) -> str | None:
     """Return a sentence on degrees chosen by search; None if the case states them."""
     job, why = resolved.job, resolved.why
-    if not any(_is_searched(resolved, name) for name in ("tp", "pp", "ep")):
+    if all(resolved.is_given(FIELDS[name]) for name in ("tp", "pp", "ep")):
         return None
     open_degrees = [name for name in ("tp", "pp", "ep") if FIELDS[name] in why]
     batch_words = f"{job.micro_batches} micro-batches of {job.micro_batch}, recompute {job.recompute}"
     left = "was" if len(open_degrees) == 1 else "were"
-    return (
-        f"{job.model}: {', '.join(open_degrees)} {left} open; the search chose {set_up_words(vars(job))}, "
-        f"{batch_words}."
-    )
-
-
-def wider_words(resolved: Resolved) -> str | None:
-    """Return a sentence on degrees whose all-to-alls leave servers, if the search chose others."""
-    job, original = resolved.job, resolved.original
-    if not _is_searched(resolved, "ep") or job.servers_per_region > 1:
-        return None
-    experts = job.architecture.experts
-    every = [_try_changes(original, {FIELDS["ep"]: ep}) for ep in range(job.ep + 1, experts + 1) if experts % ep == 0]
-    wide = [
-        candidate
-        for candidate in every
-        if candidate and candidate.job.servers_per_region > 1 and too_large_words(candidate) is None
-    ]
-    if not wide:
-        return None
-    best = min(
-        wide,
-        key=lambda candidate: iteration_seconds(candidate.job, candidate.server).total / candidate.job.iteration_tokens,
-    ).job
-    return (
-        f"{job.model}: all-to-alls stay inside servers; fabrics differ only in cost and in other traffic between "
-        f"servers, such as gradients. --ep {best.ep} lets all-to-alls leave servers ({set_up_words(vars(best))})."
-    )
-
-
-def schedule_words(resolved: Resolved) -> str | None:
-    """Return a sentence on schedule and layout, which the search does not vary, and on flags that try others."""
-    tried = {"job.schedule": ("1f1b", "interleaved"), "job.layout": ("even", "ends")}
-    usual = {path: values for path, values in tried.items() if resolved.why.get(path) == "usual"}
-    if not _is_searched(resolved, "pp") or resolved.job.pp == 1 or not usual:
-        return None
-    job, original = resolved.job, resolved.original
-    while usual and not all(
-        _try_changes(original, dict(zip(usual, some, strict=True))) for some in product(*usual.values())
-    ):
-        usual.popitem()
-    more = "".join(f" --set {path}={','.join(values)}" for path, values in usual.items())
-    schedule = flat(resolved.case)["job.schedule"]
-    named = f"schedule ({schedule}) and layout ({job.layout_of_blocks})"
-    return f"{job.model}: {named} were not searched{f'; others may be quicker: add{more}' if more else ''}."
-
-
-def _is_searched(resolved: Resolved, name: str) -> bool:
-    return not resolved.why.get(FIELDS[name], "recipe").startswith(("recipe", "file"))
-
-
-def _try_changes(original: Case, changes: Mapping[str, Any]) -> Resolved | None:
-    try:
-        return resolve_without_jax(original.with_(dict(changes)))
-    except InputError:
-        return None
+    return f"{job.model}: {', '.join(open_degrees)} {left} open; the search chose {set_up_words(job)}, {batch_words}."
 
 
 def too_large_words(resolved: Resolved) -> str | None:
     """Return a sentence on a set-up that does not fit in memory, and on changes that fit; None if it fits or memory is
     unknown."""
-    job, server = resolved.job, resolved.server
+    job = resolved.job
     memory = memory_columns(resolved, job)
     if memory["fits"] is not False:
         return None
 
     def again(changed: Mapping[str, Any]) -> Workload:
-        stated = {FIELDS[name]: getattr(job, name) for name in ("pp", "ep", "recompute")}
-        stated |= {"job.parallel.gpus": job.gpus} | {FIELDS[name]: value for name, value in changed.items()}
         etp = changed.get("tp", job.tp)
-        stated |= {"job.parallel.tp": etp * job.folded, "job.parallel.etp": etp}
-        return resolve_without_jax(resolved.original.with_(stated)).job
+        own = {name: getattr(job, name) for name in ("pp", "ep", "recompute", "gpus")} | dict(changed)
+        own |= {"tp": etp * own.pop("folded", job.folded), "etp": etp}
+        return resolve_without_jax(resolved.original.with_({FIELDS[name]: value for name, value in own.items()})).job
 
     loads_of = functools.partial(draw_loads, resolved.case)
-    does = [remedy_words(remedy, job) for remedy in remedies(job, server, again, loads_of)]
+    remedies = advice.remedies(job, again, functools.partial(open_again, resolved), loads_of)
+    does = [advice.remedy_words(remedy, job) for remedy in remedies]
     kept = f"{HEADROOM:.0%} kept for buffers"
     what = (
         f"{job.model} needs {memory['memory_gb']:,.0f} GB per GPU, which has {memory['gpu_memory_gb']:,.0f} GB ({kept})"
