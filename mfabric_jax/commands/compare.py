@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import mfabric_jax.support.interrupts as interrupts
@@ -20,14 +20,14 @@ def run(cases: Cases, options: Options) -> int | None:
     """Return the exit status; None for success."""
     shared.check_cases(cases)
     shared.check_outputs(options.out, figures=options.figures)
-    asked, cases = cases, shared.settle(cases, options.device)
+    found, cases = shared.found_lines(cases, options.device), shared.settle(cases, options.device)
     if options.figures is None:
-        rows, stopped = _compare(cases, options)
+        rows, stopped = _compare(cases, options, found)
         return 130 if stopped else None
     from mfabric_jax.report.drawing_process import call_by_name, drawing
 
     with drawing() as drawings:
-        rows, stopped = _compare(cases, options)
+        rows, stopped = _compare(cases, options, found)
         if stopped:
             return 130
         from mfabric_jax.evaluate.rows.timeline import examples
@@ -38,8 +38,8 @@ def run(cases: Cases, options: Options) -> int | None:
             shared.tell(path)
 
 
-def _compare(cases: Cases, options: Options) -> tuple[list[dict], bool]:
-    """Compute and print the rows. Return them, and whether the run was interrupted."""
+def _compare(cases: Cases, options: Options, found: Sequence[str]) -> tuple[list[dict], bool]:
+    """Compute and print the rows. Return them, and whether the run was interrupted. `found`: lines on set-ups."""
     shared.start_jax(shared.dtype_of(cases), options.device)
     from mfabric_jax import report
     from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax
@@ -53,6 +53,7 @@ def _compare(cases: Cases, options: Options) -> tuple[list[dict], bool]:
         if line is not None:
             print(line)
     print(report.comparison(rows) if rows else "no rows")
+    shared.print_lines(found)
     notes = *shared.case_notes(cases, set_ups=False), *config["not_known"], *_without_failures(rows, cases)
     for line in (*report.remarks(rows, config), *notes):
         print(line)

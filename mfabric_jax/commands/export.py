@@ -38,6 +38,8 @@ def run(cases: Cases, options: Options) -> None:
     shared.check_flags(cases, "export", shared.ALL, unread=UNREAD_BY_TIMES)
     shared.check_cases(cases)
     shared.start_jax(case.run.dtype, options.device)
+    cases = shared.settle(cases, options.device)
+    case = cases.blocks[0].case
     from mfabric_jax import report
     from mfabric_jax.apps.graphs.export import export_iteration, time_iteration
     from mfabric_jax.apps.graphs.export.exported import check_timed, graph_contents

@@ -126,6 +126,7 @@ def _table(rows: list[dict[str, Any]], names: list[str], numbers: dict[str, str]
 def run(cases: Cases, options: Options) -> None:
     shared.check_cases(cases)
     shared.start_jax(shared.dtype_of(cases), options.device)
+    cases = shared.settle(cases, options.device)
     from mfabric_jax import report
     from mfabric_jax.apps.failures import failures
     from mfabric_jax.apps.failures.failure_rows import HOURS_A_MONTH

@@ -110,11 +110,27 @@ def settle(cases: Cases, device: str | None = None) -> Cases:
     from mfabric_jax.evaluate.setups.found import settle as settle_now
 
     with bar("set-ups", "search", many) as shown:
+        return settle_now(cases, lambda words: advance(shown, words))
 
-        def advance_to(words: str) -> None:
-            advance(shown, words)
 
-        return settle_now(cases, advance_to)
+def found_lines(cases: Cases, device: str | None = None) -> list[str]:
+    """Return a table of the set-ups that searches found, and what they are; empty without a search."""
+    if settle(cases, device) is cases:
+        return []
+    from mfabric_jax.evaluate.setups.found import findings
+    from mfabric_jax.report.tables import plain
+
+    rows, words = [], ["", "set-ups:"]
+    for case, found in findings(cases):
+        over = {"of one / best": found.one_s, "recipe / best": found.recipe_s}
+        counts = ("estimated", "coarse", "timed")
+        where = {"model": case.model.name, "fabric": case.network.fabric, "Gbps": case.network.nic_gbps}
+        ratios = {name: None if seconds is None else seconds / found.seconds for name, seconds in over.items()}
+        rows.append(where | {"s": found.seconds} | ratios | {name: found.counts[name] for name in counts})
+        words.append(f"{case.network.fabric}, {case.network.nic_gbps:g} Gbps: {found.best.words}")
+    same = len({row["model"] for row in rows}) == 1
+    shown = [name for name in rows[0] if name != "model" or not same]
+    return ["", plain(rows, shown), *words, ""]
 
 
 def one_case(cases: Cases, command: str) -> Case:

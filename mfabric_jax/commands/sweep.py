@@ -77,6 +77,7 @@ def run(cases: Cases, options: Options) -> int:
     shard = _shard(options.shard)
     shared.check_cases(cases, misfits=False)
     shared.start_jax(shared.dtype_of(cases), options.device)
+    cases = shared.settle(cases, options.device)
     from mfabric_jax.apps.sweep.case_space import CaseSpace
 
     space = CaseSpace(cases)

@@ -22,6 +22,8 @@ def run(cases: Cases, options: Options) -> None:
     shared.check_flags(cases, "timeline", shared.ALL, unread=UNREAD_BY_TIMES)
     shared.check_cases(cases)
     shared.start_jax(case.run.dtype, options.device)
+    cases = shared.settle(cases, options.device)
+    case = cases.blocks[0].case
     from mfabric_jax import report
     from mfabric_jax.evaluate import example_timeline, resolve
     from mfabric_jax.evaluate.rows.results import record_of_cases

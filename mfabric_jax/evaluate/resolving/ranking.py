@@ -36,7 +36,6 @@ from mfabric_jax.workload.volume import (
     tp_bytes_per_gpu,
 )
 
-
 NOTHING = np.zeros(0)
 BESIDE_BUBBLE = 0.5  # of the bubble remains where passes overlap: more of them are under way
 
@@ -76,7 +75,10 @@ class BlockTimes(NamedTuple):
 
 
 def block_times(job: Workload, seconds: BlockSeconds, rates: Any, sent: AllToAlls, cores: float) -> BlockTimes:
-    """Return the estimated seconds of a mean block. `rates`: a `FabricRates`; `cores`: those that communicate beside."""
+    """Return the estimated seconds of a mean block.
+
+    `rates`: a `FabricRates`; `cores`: part of a GPU's cores that communicates beside passes.
+    """
     model, back, again = job.architecture, backward_of(seconds), recomputed_of(job.recompute)
     layers, more = job.moe_layers / model.blocks, sent.busy - 1
     dense = 1 - layers

@@ -13,7 +13,7 @@ import msgspec
 from mfabric_jax.case import Case, CaseBlock, Cases
 from mfabric_jax.case.paths import file_values, flat
 from mfabric_jax.case.policies import file_of
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.evaluate.resolving.resolve import OTHERS_SEARCHED, SEARCHED, is_open, resolve_without_jax
 from mfabric_jax.evaluate.setups.blocks import statement_of as statement_of
 from mfabric_jax.evaluate.setups.search import Found, Search
@@ -40,7 +40,7 @@ def find(base: Case, job: OpenJob, search: str, recipe: Mapping[str, Any]) -> Fo
     there, seed = on_one_fabric(base), _seed(job, recipe)
     one = _find(there, job, None, seed)
     if search == "one" or _key(there, job) == _key(base, job):
-        return one
+        return msgspec.structs.replace(one, one_s=one.seconds)
     return _find(base, job, one.best, seed)
 
 
@@ -83,7 +83,11 @@ def settle(every: Cases, progress: Callable[[str], None] = lambda words: None) -
     blocks, sources = [], dict(every.sources)
     for block in itertools.chain.from_iterable(map(_by_bandwidth, every.blocks)):
         progress(f"{block.case.model.name} on {block.case.network.fabric}")
-        resolved = resolve_without_jax(block.case)
+        try:
+            resolved = resolve_without_jax(block.case)
+        except Misfit:  # whoever evaluates it says so, or leaves it out
+            blocks.append(block)
+            continue
         if resolved.found is None:
             blocks.append(block)
             continue
@@ -94,6 +98,14 @@ def settle(every: Cases, progress: Callable[[str], None] = lambda words: None) -
         sources |= {path: "search" for path in stated if flat(block.case).get(path) in (None, "fit")}
         blocks.append(dataclasses.replace(block, case=block.case.with_(stated)))
     return dataclasses.replace(every, blocks=tuple(blocks), sources=sources)
+
+
+def findings(every: Cases) -> Iterator[tuple[Case, Found]]:
+    """Yield what searches found for cases whose set-up is open, by NIC bandwidth."""
+    for block in itertools.chain.from_iterable(map(_by_bandwidth, every.blocks)):
+        found = resolve_without_jax(block.case).found
+        if found is not None:
+            yield block.case, found
 
 
 def _by_bandwidth(block: CaseBlock) -> Iterator[CaseBlock]:

@@ -19,7 +19,6 @@ from mfabric_jax.evaluate.resolving.traffic import draw_loads
 from mfabric_jax.evaluate.setups.blocks import Blocks, Sample
 from mfabric_jax.evaluate.setups.coarse import coarse_seconds
 from mfabric_jax.evaluate.solving import solve, times_of
-from mfabric_jax.workload import Workload
 from mfabric_jax.workload.frameworks import obstacle
 from mfabric_jax.workload.memory import fullest_stage, usable_bytes
 from mfabric_jax.workload.recompute import recomputed_of
@@ -162,10 +161,10 @@ class Search:
     # ------------------------------------------------------------------------------------------------------- stages
     def _coarse_ones(self, seeds: Sequence[SetUp]) -> list[tuple[float, SetUp]]:
         """Return set-ups with their seconds by the coarse clock, the fastest first."""
-        best, found = min([math.inf, *map(self.coarse, seeds)]), []
-        for set_up in self._ranked(lambda: best):
+        found, best = [], [min([math.inf, *map(self.coarse, seeds)])]
+        for set_up in self._ranked(lambda: best[0]):
             found.append((self.coarse(set_up), set_up))
-            best = min(best, found[-1][0])
+            best[0] = min(best[0], found[-1][0])
             if len(found) >= COARSE:
                 break
         return sorted(found)
