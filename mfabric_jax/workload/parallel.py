@@ -325,6 +325,12 @@ class Workload:
         return self.tp * self.folded
 
     @property
+    def stated_degrees(self) -> dict[str, int]:
+        """Degrees as `job.parallel` states them: `tp` of attention, and `etp` of experts if it differs."""
+        own = {name: getattr(self, name) for name in DEGREES}
+        return own if self.folded == 1 else {"tp": self.attention_tp, "etp": own.pop("tp")} | own
+
+    @property
     def spread_words(self) -> str:
         """Degrees in words, such as "DP 2 x TP 2 x PP 8 x EP 4"; folded experts have ETP instead of TP."""
         tp, behind = ("TP", "") if self.folded == 1 else ("ETP", f" (attention TP {self.attention_tp})")

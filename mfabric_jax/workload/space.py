@@ -23,6 +23,8 @@ MOST_PASSES = 1 << 12  # micro-batches of an EP rank
 WAYS = {"nccl": "per-expert", "deepep": "per-server", "hybridep": "per-server"}  # dispatch of each dispatcher
 ANY_FRAMEWORK = "any"
 OPEN = "fit"  # recomputation: the least with which a set-up fits
+IN_FRAMEWORKS = ("1f1b", "interleaved")  # schedules to search; those of GPipe take as long and need more memory
+SIMULATED = (*IN_FRAMEWORKS, "zb-h1", "zb-v", "dualpipe")
 LATER_SHARDING = ("gradients", "parameters")
 MOST_SHARDED_STAGES = 2  # ZeRO-2 and -3 exchange weights or gradients for every micro-batch, so pipelines stay short
 
@@ -120,7 +122,7 @@ class OpenJob:
             **{"recompute": set_up.recompute, "dispatch": set_up.dispatch, "node_limit": limit},
             "tp_reduces": self.reduces(set_up),
         }
-        return Workload(**self.fields | own | changes)
+        return Workload(**{**self.fields, **own, **changes})
 
 
 def degrees_of(job: OpenJob) -> Iterator[SetUp]:
@@ -171,8 +173,8 @@ def _count(job: OpenJob, together: int, shared: int, pp: int) -> int | None:
 def kinds_of(job: OpenJob, degrees: SetUp) -> Iterator[SetUp]:
     """Yield every schedule, number of chunks and overlap of these degrees, in the even layout."""
     pp, most = degrees.pp, min(MOST_CHUNKS, job.architecture.blocks // degrees.pp)
-    usual = _schedules(job.frameworks)
-    for name in job.some("schedule", usual if pp > 1 else usual[:1]):
+    names = SIMULATED if job.frameworks == ANY_FRAMEWORK else IN_FRAMEWORKS
+    for name in job.some("schedule", names if pp > 1 else names[:1]):
         order = SCHEDULES[name]
         chunks = (order.chunks,) if order.chunks else job.some("chunks", range(2, most + 1))
         overlaps = ("none", "passes") if order.overlaps and degrees.ep > 1 else ("none",)
@@ -183,11 +185,6 @@ def kinds_of(job: OpenJob, degrees: SetUp) -> Iterator[SetUp]:
                     one = one._replace(micro_batches=job.count(pp, name, count, overlap == "passes"))
                 if _is_legal(one, job.architecture.blocks):
                     yield one
-
-
-def _schedules(frameworks: str) -> tuple[str, ...]:
-    """Schedules to search: those of GPipe take as long as 1F1B and need more memory."""
-    return ("1f1b", "interleaved", *(("zb-h1", "zb-v", "dualpipe") if frameworks == ANY_FRAMEWORK else ()))
 
 
 def _is_legal(set_up: SetUp, blocks: int) -> bool:

@@ -11,7 +11,6 @@ from mfabric_jax.evaluate.resolving.quick import (
     near,
     plain_degrees,
     whatever_the_batch,
-    workload_or_none,
 )
 from mfabric_jax.workload.space import MOST_STAGES, OpenJob, SetUp, divisors
 
@@ -86,7 +85,7 @@ def _broken_rule(job: OpenJob, stated: Mapping[str, int]) -> str:
             f"pp x {per_server} = {pp * per_server}"
         )
     product = f"gpus must be {etp_name} x ep x dp x pp"
-    if gpus is not None and None not in (pp, dp) and not any(gpus == pp * dp * group for group in groups):
+    if gpus is not None and pp is not None and dp is not None and all(gpus != pp * dp * group for group in groups):
         return product
     return f"{product}, of stages that fill whole servers of {per_server} GPUs and at most {_deepest(job)} stages"
 
@@ -126,4 +125,4 @@ def _is_possible(job: OpenJob, stated: Mapping[str, int], changed: Mapping[str, 
         own["etp"] = own["tp"]
     job = dataclasses.replace(job, stated=own, gpus=changed.get("gpus", job.gpus))
     job = job if "gpus" in stated else near(job)
-    return any(workload_or_none(job, set_up) is not None for set_up in legal_degrees(job))
+    return not all(_mistake(job, set_up) for set_up in legal_degrees(job))

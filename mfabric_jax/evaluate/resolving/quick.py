@@ -13,18 +13,18 @@ from typing import NamedTuple
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError
-from mfabric_jax.evaluate.resolving.set_up_words import gigabytes_in_words, room_in_words, set_up_words
 from mfabric_jax.support.lazily import LazyModule
 from mfabric_jax.workload.block_kernels import kernel_seconds
 from mfabric_jax.workload.gpus import Gpu
 from mfabric_jax.workload.kernels import USUAL_DISPATCHER, shares_of
-from mfabric_jax.workload.memory import Loads, fullest_stage, memory_of, usable_bytes
+from mfabric_jax.workload.memory import UNKNOWN_BYTES, Loads, fullest_stage, memory_of, usable_bytes
 from mfabric_jax.workload.parallel import Workload
 from mfabric_jax.workload.recompute import LEVELS
-from mfabric_jax.workload.space import OPEN, OpenJob, SetUp, degrees_of, divisors, kinds_of
+from mfabric_jax.workload.space import OpenJob, SetUp, degrees_of, divisors, kinds_of
 
 ranking = LazyModule("mfabric_jax.evaluate.resolving.ranking")  # only a choice among several needs estimates
 NIC_GBPS = 400.0
+QUICKEST = "the least estimated time per token of all that fit the memory"
 LoadsOf = Callable[[Workload], Loads]  # loads of the stages' fullest ranks
 
 
@@ -57,14 +57,15 @@ def choose(job: OpenJob, loads_of: LoadsOf = evenly) -> Choice | None:
         for set_up, workload in _by_time(job, [one for one in every if wide == (one.ep >= wide_from)]):
             at_least = memory_of(workload, 0).total
             if at_least <= room and (choice := _chosen(job, set_up, workload, loads_of)).fits:
-                words = f"{_in_words(choice)}: the least estimated time per token of all that fit {_room(job)}."
-                return choice._replace(why=words)
+                return choice
             too_large.append((at_least, len(too_large), set_up, workload))
     if not too_large:
         return None
     least = _least(job, sorted(too_large), loads_of)
-    needs = f"{_in_words(least)} needs the least, {gigabytes_in_words(least.memory_bytes)} GB"
-    return least._replace(why=f"No set-up fits {_room(job)}; {needs}.")
+    has = UNKNOWN_BYTES if job.gpu.memory_bytes is None else job.gpu.memory_bytes
+    room, has, needs = (float(units.to_gigabytes(size)) for size in (room, has, least.memory_bytes))
+    words = f"no set-up fits {room:,.4g} of {has:,.4g} GB per GPU; this one needs the least, {needs:,.4g} GB"
+    return least._replace(why=words)
 
 
 def _least(job: OpenJob, rows: Sequence[tuple[float, int, SetUp, Workload]], loads_of: LoadsOf) -> Choice:
@@ -79,21 +80,15 @@ def _least(job: OpenJob, rows: Sequence[tuple[float, int, SetUp, Workload]], loa
 
 def _chosen(job: OpenJob, set_up: SetUp, workload: Workload, loads_of: LoadsOf) -> Choice:
     needs = fullest_stage(workload, loads_of(workload))[1].total
-    return Choice(set_up, workload, needs, needs <= usable_bytes(job.gpu.memory_bytes))
-
-
-def _in_words(choice: Choice) -> str:
-    return f"{set_up_words(choice.workload)}, recompute {choice.set_up.recompute}"
-
-
-def _room(job: OpenJob) -> str:
-    return room_in_words(job.gpu.memory_bytes)
+    return Choice(set_up, workload, needs, needs <= usable_bytes(job.gpu.memory_bytes), QUICKEST)
 
 
 # --------------------------------------------------------------------------------------------------- what is legal
 def legal_degrees(job: OpenJob) -> list[SetUp]:
     """Return the degrees that a job may have, each with what the job states; experts are split as attention is."""
-    return [set_up for degrees in plain_degrees(job) if (set_up := _complete(job, degrees)) is not None]
+    stated = {name: job.stated[name] for name in ("layout", "dispatcher", "dispatch")}
+    kinds = (next(kinds_of(job, degrees), None) for degrees in plain_degrees(job))
+    return [kind._replace(**stated) for kind in kinds if kind is not None]
 
 
 def plain_degrees(job: OpenJob) -> Iterator[SetUp]:
@@ -103,11 +98,6 @@ def plain_degrees(job: OpenJob) -> Iterator[SetUp]:
         return
     for tp in job.some("tp", divisors(job.gpu.gpus_per_server)):
         yield from degrees_of(dataclasses.replace(job, stated={**job.stated, "tp": tp, "etp": tp}))
-
-
-def _complete(job: OpenJob, degrees: SetUp) -> SetUp | None:
-    kind = next(kinds_of(job, degrees), None)
-    return kind and kind._replace(**{name: job.stated[name] for name in ("layout", "dispatcher", "dispatch")})
 
 
 def whatever_the_batch(job: OpenJob) -> OpenJob:
@@ -134,30 +124,21 @@ def near(job: OpenJob) -> OpenJob:
 # ------------------------------------------------------------------------------------------------------- estimates
 def _by_time(job: OpenJob, every: Sequence[SetUp]) -> Iterator[tuple[SetUp, Workload]]:
     """Yield set-ups, the least estimated time per token first. A level that recomputes more is never faster."""
-    estimate, levels = _estimate_of(job) if len(every) > 1 else lambda set_up: 0.0, _levels(job)
-    at = lambda number, level: every[number]._replace(recompute=levels[level])  # noqa: E731
-    queue = [(estimate(at(number, 0)), number, 0) for number in range(len(every))]
+    estimate = _estimate_of(job) if len(every) > 1 else lambda set_up: 0.0
+    levels = (job.stated["recompute"],) if "recompute" in job.stated else tuple(LEVELS)
+    queue = [(estimate(one._replace(recompute=levels[0])), number, 0) for number, one in enumerate(every)]
     heapq.heapify(queue)
     while queue:
-        seconds, number, level = heapq.heappop(queue)
-        set_up = at(number, level)
-        if seconds < math.inf and (workload := workload_or_none(job, set_up)) is not None:
-            yield set_up, workload
+        _, number, level = heapq.heappop(queue)
+        set_up = every[number]._replace(recompute=levels[level])
+        try:
+            workload = job.workload(set_up)
+        except InputError:
+            continue
+        yield set_up, workload
         if level + 1 < len(levels):
-            heapq.heappush(queue, (estimate(at(number, level + 1)), number, level + 1))
-
-
-def _levels(job: OpenJob) -> tuple[str, ...]:
-    stated = job.stated.get("recompute", OPEN)
-    return tuple(LEVELS) if stated == OPEN else (stated,)
-
-
-def workload_or_none(job: OpenJob, set_up: SetUp) -> Workload | None:
-    """Return the workload of a set-up; None if it cannot be."""
-    try:
-        return job.workload(set_up)
-    except InputError:
-        return None
+            more = set_up._replace(recompute=levels[level + 1])
+            heapq.heappush(queue, (estimate(more), number, level + 1))
 
 
 def _estimate_of(job: OpenJob) -> Callable[[SetUp], float]:
@@ -175,15 +156,11 @@ def _estimate_of(job: OpenJob) -> Callable[[SetUp], float]:
             (row,) = ranked.rows(set_up.plain)
         except InputError:
             return math.inf
-        return min(row.seconds, default=math.inf) / _sequences(set_up)
+        passes = set_up.micro_batches * set_up.micro_batch
+        sequences = passes * set_up.dp * set_up.ep * set_up.etp / (set_up.cp * set_up.tp)
+        return min(row.seconds, default=math.inf) / sequences
 
     return seconds
-
-
-def _sequences(set_up: SetUp) -> float:
-    """Sequences of an iteration."""
-    shared = set_up.cp * set_up.tp // set_up.etp
-    return set_up.micro_batches * set_up.micro_batch * set_up.ep * set_up.dp / shared
 
 
 class NominalRates(NamedTuple):

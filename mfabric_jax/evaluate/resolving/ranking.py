@@ -83,15 +83,13 @@ def block_times(job: Workload, seconds: BlockSeconds, rates: Any, sent: AllToAll
     layers, more = job.moe_layers / model.blocks, sent.busy - 1
     dense = 1 - layers
 
-    def mean(attention: Any, moe: Any, expert: Any, other: Any) -> float:
-        return float(attention + layers * (moe + more * expert) + dense * other)
-
-    forward = mean(seconds.attention_s, seconds.moe_s, seconds.expert_s, seconds.dense_s)
-    parts = back.attention, back.moe, back.expert, back.dense
-    inputs, weights, twice = (mean(*(getattr(part, name) for part in parts)) for name in ("inputs", "weights", "again"))
+    shares = np.array([1.0, layers, layers * more, dense])  # of attention, experts, what the busiest adds, dense FFNs
+    forward = float(shares @ (seconds.attention_s, seconds.moe_s, seconds.expert_s, seconds.dense_s))
+    parts = np.array([back.attention, back.moe, back.expert, back.dense], float)
+    inputs, weights, twice = map(float, shares @ parts)
     tp_s = float(tp_bytes_per_gpu(job) / (rates.nvlink_Bps * rates.tp_over))
     reduces = 1 + layers * ffn_all_reduces(job, moe=True) + dense * ffn_all_reduces(job, moe=False)
-    ring_s = _ring_s(job, seconds, rates)
+    ring_s = _ring_s(job, seconds, rates) if job.cp > 1 else 0.0
     inside_Bps = rates.nvlink_Bps if rates.inside_Bps is None else rates.inside_Bps
     once_s = job.tokens * max(sent.between / float(np.mean(rates.nic_Bps)), sent.inside / float(inside_Bps))
     both_s = layers * once_s * (1 + job.combine_bytes / job.dispatch_bytes)
@@ -109,8 +107,6 @@ def block_times(job: Workload, seconds: BlockSeconds, rates: Any, sent: AllToAll
 
 
 def _ring_s(job: Workload, seconds: BlockSeconds, rates: Any) -> float:
-    if job.cp == 1:
-        return 0.0
     inside = job.ranks_per_server % job.sequence_ranks == 0
     Bps = job.tp * float(np.mean(rates.nvlink_Bps if inside else rates.send_Bps / job.gpus_per_server))
     return max(0.0, context_bytes(job) / Bps - (job.cp - 1) / job.cp * float(seconds.scores_s))
@@ -231,11 +227,9 @@ class Ranking:
     rates_of: Callable[[Workload, str], Any]
     cores_of: Callable[[str], float]
     overlaps_gradients: bool = True
-
-    def __post_init__(self) -> None:
-        self._stages: dict[Any, Stages] = {}
-        self._times: dict[Any, BlockTimes] = {}
-        self._head_blocks: float | None = None
+    _stages: dict[Any, Stages] = dataclasses.field(default_factory=dict, init=False)
+    _times: dict[Any, BlockTimes] = dataclasses.field(default_factory=dict, init=False)
+    _head_blocks: float | None = dataclasses.field(default=None, init=False)
 
     def rows(self, degrees: SetUp) -> Iterator[Row]:
         """Yield a row for every dispatcher and sharding of these degrees."""

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.resolving.quick import LoadsOf, choose, evenly
-from mfabric_jax.evaluate.resolving.set_up_words import degrees_of_case, gigabytes_in_words
 from mfabric_jax.workload import Workload, fullest_stage
 from mfabric_jax.workload.memory import usable_bytes
 from mfabric_jax.workload.parallel import DEGREES
@@ -89,12 +89,11 @@ def remedy_words(remedy: Remedy, before: Workload) -> str:
     spread, now = {}, remedy.workload
     split = *DEGREES, "folded"
     if {*split} & {*remedy.changed}:
-        spread = degrees_of_case(now)
-        if before.folded > 1:
-            spread["etp"] = now.tp
+        spread = now.stated_degrees | ({"etp": now.tp} if before.folded > 1 else {})
     changed = {name: value for name, value in remedy.changed.items() if name not in split}
     changes = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in (spread | changed).items())
-    needs = f"{gigabytes_in_words(remedy.memory_bytes)} GB"
+    gigabytes = f"{float(units.to_gigabytes(remedy.memory_bytes)):,.1f}".removesuffix(".0")
+    needs = f"{gigabytes} GB"
     if now.gpus != before.gpus:
         needs += f" on {now.gpus:,} GPUs instead of {before.gpus:,}"
     if now.micro_batches != before.micro_batches:

@@ -403,8 +403,9 @@ def _formats(draft: _DraftCase) -> None:
 
 def _job(draft: _DraftCase, model: NamedModel, gpu: Gpu, on: Fabric) -> Workload:
     _choose(draft, model, gpu)
-    degrees = {name: draft[f"job.parallel.{name}"] for name in ("pp", "ep", "dp")} | {"tp": _of_experts(draft)}
-    draft.fill("job.parallel.etp", degrees["tp"], "as tp")
+    draft.fill("job.parallel.etp", draft["job.parallel.tp"], "as tp")
+    etp = draft["job.parallel.etp"]
+    degrees = {name: draft[f"job.parallel.{name}"] for name in ("pp", "ep", "dp")} | {"tp": etp}
     product = degrees["tp"] * degrees["pp"] * degrees["ep"] * degrees["dp"]
     draft.fill("job.parallel.gpus", product, "dp x etp x pp x ep")
     _batch(draft, degrees)
@@ -424,7 +425,7 @@ def _job(draft: _DraftCase, model: NamedModel, gpu: Gpu, on: Fabric) -> Workload
         overlap_passes=draft["job.overlap"] == "passes",
         recompute=draft["job.recompute"],
         cp=draft["job.parallel.cp"],
-        folded=draft["job.parallel.tp"] // degrees["tp"],
+        folded=draft["job.parallel.tp"] // etp,
         layout_of_blocks=draft["job.layout"],
         sharding=draft["job.sharding"],
         dispatch=draft["job.dispatch"],
@@ -477,26 +478,20 @@ def _copies(draft: _DraftCase) -> int:
     return placement.slots.shape[1] - placement.experts
 
 
-def _of_experts(draft: _DraftCase) -> Any:
-    """Tensor-parallel degree inside experts."""
-    etp = draft["job.parallel.etp"]
-    return draft["job.parallel.tp"] if etp is None else etp
-
-
 def _choose(draft: _DraftCase, model: NamedModel, gpu: Gpu) -> None:
     """Fill open degrees and recomputation: the least estimated time per token that fits the memory."""
     _check_degrees(draft, model, gpu)
-    tp, pp, ep, dp, gpus = (draft[f"job.parallel.{name}"] for name in ("tp", "pp", "ep", "dp", "gpus"))
-    if gpus is None and None not in (tp, pp, ep):
-        replica = _of_experts(draft) * pp * ep
+    tp, etp, pp, ep, dp, gpus = (draft[f"job.parallel.{name}"] for name in ("tp", "etp", "pp", "ep", "dp", "gpus"))
+    replica = None if None in (tp, pp, ep) else (etp or tp) * pp * ep
+    if gpus is None and replica is not None:
         gpus = replica * (dp or max(1, GPUS // replica))
     sized = gpus is not None or dp is None
     job = quick_job(draft, model, gpu, gpus or GPUS)
     job = job if sized else quick.near(job)
     if not quick.legal_degrees(job):
         raise impossible.refusal(job, sized=sized)
-    if None not in (tp, pp, ep):
-        draft.fill("job.parallel.dp", gpus // (_of_experts(draft) * pp * ep), "gpus / (etp x pp x ep)")
+    if replica is not None:
+        draft.fill("job.parallel.dp", gpus // replica, "gpus / (etp x pp x ep)")
         if draft[FIT[0]] != OPEN:
             return
     chosen = quick.choose(job, functools.partial(draw_loads, draft.original))

@@ -8,7 +8,6 @@ from typing import Any
 
 from mfabric_jax.evaluate.resolving.resolve import open_again, resolve_without_jax
 from mfabric_jax.evaluate.resolving.resolved import Resolved
-from mfabric_jax.evaluate.resolving.set_up_words import set_up_words
 from mfabric_jax.evaluate.resolving.traffic import draw_loads
 from mfabric_jax.support.columns import TEXT, TRUTH, Column, Columns
 from mfabric_jax.support.lazily import LazyModule
@@ -74,9 +73,10 @@ def search_words(resolved: Resolved) -> str | None:
     if all(resolved.is_given(FIELDS[name]) for name in ("tp", "pp", "ep")):
         return None
     open_degrees = [name for name in ("tp", "pp", "ep") if FIELDS[name] in why]
-    batch_words = f"{job.micro_batches} micro-batches of {job.micro_batch}, recompute {job.recompute}"
-    left = "was" if len(open_degrees) == 1 else "were"
-    return f"{job.model}: {', '.join(open_degrees)} {left} open; the search chose {set_up_words(job)}, {batch_words}."
+    degrees = ", ".join(f"{name} {value}" for name, value in job.stated_degrees.items())
+    batch = f"{job.micro_batches} micro-batches of {job.micro_batch}, recompute {job.recompute}"
+    left = f"{', '.join(open_degrees)} {'was' if len(open_degrees) == 1 else 'were'} open"
+    return f"{job.model}: {left}; the search chose {degrees} on {job.gpus:,} GPUs, {batch}."
 
 
 def too_large_words(resolved: Resolved) -> str | None:
