@@ -7,10 +7,9 @@ import tempfile
 from mfabric_jax import Case, resolve
 from mfabric_jax.workload import GroupedQuery, block_seconds, get, get_gpu, micro_batches_for
 from mfabric_jax.workload.catalog import get_model
-from mfabric_jax.workload.set_ups import quickest
 from tests.workload.configs import RELEASED
+from tests.workload.test_gpus import OWN
 from tests.workload.test_models import DEGREES, MINE
-from tests.workload.test_set_ups import FINE, H100, OWN
 
 
 def written(read, text, name):
@@ -39,11 +38,6 @@ def gpu(text):
 def mixtral(**settings):
     """Mixtral 8x7B with these settings."""
     return lambda: get("mixtral-8x7b", **settings)
-
-
-def fine(**stated):
-    """The quickest set-up of a model of many experts."""
-    return lambda: quickest(FINE, H100, **stated)
 
 
 ONE_HEAD = {"num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 1, "intermediate_size": 4}
@@ -154,17 +148,7 @@ REFUSED = [
     (mixtral(schedule="zb-h1", sharding="parameters"), "sharding must be none or optimizer with schedule 'zb-h1', got"),
     (lambda: get("llama-moe").stage_layers(4), "stage must be from 0 to 3, got 4"),
     (lambda: micro_batches_for(1.5, 4), "bubble must be a fraction between 0 and 1, got 1.5"),
-    # set-ups and GPUs
-    (fine(gpus=250), "gpus 250: gpus must fill whole servers of 8; gpus 248 or 256 would do"),
-    (fine(ep=48), "no set-up has ep 48: ep must divide the 64 experts; ep 64 would do."),
-    (
-        fine(gpus=512, global_batch=1000, tp=1, pp=1),
-        "no set-up with tp 1, pp 1, gpus 512 divides global_batch 1000; 512 or 1024 would do",
-    ),
-    (
-        fine(gpus=512, global_batch=1024, micro_batches=2),
-        "global_batch 1024 and micro_batches 2 cannot both be stated.",
-    ),
+    # GPUs
     (gpu("bf16_tflop = 1"), "field of a GPU 'bf16_tflop' is unknown (did you mean 'bf16_tflops'?)"),
     (gpu("watts = 700"), "a GPU needs bf16_tflops and nvlink_gigabytes_per_s, or like"),
     (gpu(OWN.replace("nics = 2", "nics = 2.5")), "own.toml': nics must be a whole number"),

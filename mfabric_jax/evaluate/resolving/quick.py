@@ -6,7 +6,6 @@ never shared, and experts are evenly loaded. Memory is that of the fullest rank.
 
 import dataclasses
 import heapq
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -107,13 +106,16 @@ def whatever_the_batch(job: OpenJob) -> OpenJob:
 
 def near(job: OpenJob) -> OpenJob:
     """Return the job on the number of GPUs closest to its own that has degrees; the same job if none has."""
-    dp, model = job.stated.get("dp", 1), job.architecture
-    if "dp" not in job.stated or any(plain_degrees(whatever_the_batch(job))):
-        return job
-    splits = [(tp, job.stated.get("etp", tp)) for tp in job.some("tp", divisors(job.gpu.gpus_per_server))]
-    stages = job.some("pp", range(1, model.blocks + 1))
-    groups = itertools.product(splits, job.some("ep", divisors(model.experts)), stages)
-    sizes = {dp * etp * ep * pp for (_, etp), ep, pp in groups}
+    per_server, splits = job.gpu.gpus_per_server, job.some("tp", divisors(job.gpu.gpus_per_server))
+    groups = [
+        job.stated.get("etp", tp) * ep * pp
+        for tp in splits
+        for ep in job.some("ep", divisors(job.architecture.experts))
+        for pp in job.some("pp", range(1, job.architecture.blocks + 1))
+    ]
+    whole = {group: per_server // math.gcd(group, per_server) for group in groups}  # replicas that fill servers
+    most = {group: max(1, job.gpus // (group * fill)) * fill for group, fill in whole.items()}
+    sizes = {group * job.stated.get("dp", dp) for group, dp in most.items()} | {job.gpus}
     for gpus in sorted(sizes, key=lambda size: (abs(math.log2(size / job.gpus)), size)):
         other = dataclasses.replace(job, gpus=gpus)
         if any(plain_degrees(whatever_the_batch(other))):

@@ -402,7 +402,7 @@ def _formats(draft: _DraftCase) -> None:
 
 
 def _job(draft: _DraftCase, model: NamedModel, gpu: Gpu, on: Fabric) -> Workload:
-    _choose(draft, model, gpu)
+    _choose(draft, model, gpu, on)
     draft.fill("job.parallel.etp", draft["job.parallel.tp"], "as tp")
     etp = draft["job.parallel.etp"]
     degrees = {name: draft[f"job.parallel.{name}"] for name in ("pp", "ep", "dp")} | {"tp": etp}
@@ -478,25 +478,25 @@ def _copies(draft: _DraftCase) -> int:
     return placement.slots.shape[1] - placement.experts
 
 
-def _choose(draft: _DraftCase, model: NamedModel, gpu: Gpu) -> None:
+def _choose(draft: _DraftCase, model: NamedModel, gpu: Gpu, on: Fabric) -> None:
     """Fill open degrees and recomputation: the least estimated time per token that fits the memory."""
     _check_degrees(draft, model, gpu)
     tp, etp, pp, ep, dp, gpus = (draft[f"job.parallel.{name}"] for name in ("tp", "etp", "pp", "ep", "dp", "gpus"))
     replica = None if None in (tp, pp, ep) else (etp or tp) * pp * ep
     if gpus is None and replica is not None:
         gpus = replica * (dp or max(1, GPUS // replica))
-    sized = gpus is not None or dp is None
-    job = quick_job(draft, model, gpu, gpus or GPUS)
-    job = job if sized else quick.near(job)
+    job = _quick_job(draft, model, gpu, gpus)
     if not quick.legal_degrees(job):
-        raise impossible.refusal(job, sized=sized)
+        raise impossible.refusal(job, sized=gpus is not None)
     if replica is not None:
         draft.fill("job.parallel.dp", gpus // replica, "gpus / (etp x pp x ep)")
         if draft[FIT[0]] != OPEN:
             return
-    chosen = quick.choose(job, functools.partial(draw_loads, draft.original))
+    loads_of = functools.partial(draw_loads, draft.original)
+    fitting = job if on.about.domains is None else _on_domains(job, on)
+    chosen = quick.choose(fitting, loads_of) or quick.choose(job, loads_of)
     if chosen is None:
-        raise impossible.refusal(job, sized=sized)
+        raise impossible.refusal(job, sized=gpus is not None)
     why = chosen.why
     for name in ("tp", "pp", "ep", "dp"):
         path = f"job.parallel.{name}"
@@ -507,22 +507,35 @@ def _choose(draft: _DraftCase, model: NamedModel, gpu: Gpu) -> None:
         draft.put(FIT[0], chosen.set_up.recompute, why)
 
 
-def quick_job(draft: _DraftCase, model: NamedModel, gpu: Gpu, gpus: int) -> OpenJob:
+def _quick_job(draft: _DraftCase, model: NamedModel, gpu: Gpu, gpus: int | None) -> OpenJob:
     """Return the job whose degrees and recomputation are chosen without a search; the rest is stated or usual."""
     stated = {field: draft[path] for path, field in SEARCHED.items() if draft[path] not in (None, OPEN)}
     stated |= {"chunks": _chunks(draft), "overlap": "passes" if draft["job.overlap"] == "passes" else "none"}
     fields = _fixed(draft) | {"model": model.label, "known_as": model.known_as}
+    count, is_open = _count(draft), all(draft[path] is None for path in BATCH)
+    batch = GLOBAL_BATCH if is_open else draft[GLOBAL] if count is None else None
     job = OpenJob(
-        *(model.architecture, gpu, gpus, draft[GLOBAL], fields, stated, lambda *_: gpu.gpus_per_server),
-        count=_count(draft),
+        *(model.architecture, gpu, gpus or GPUS, batch, fields, stated, lambda *_: gpu.gpus_per_server),
+        count=count,
         most_passes=sys.maxsize,
     )
-    if job.count is not None:
-        return dataclasses.replace(job, batch=None)
-    if job.batch is not None:
-        return job
-    usual = dataclasses.replace(job, batch=GLOBAL_BATCH)
-    return usual if quick.legal_degrees(usual) else dataclasses.replace(job, batch=usual_batch(gpus, GLOBAL_BATCH))
+    if gpus is None and not quick.legal_degrees(job):
+        job = quick.near(job)
+    if is_open and not quick.legal_degrees(job):
+        job = dataclasses.replace(job, batch=usual_batch(job.gpus, GLOBAL_BATCH))
+    return job
+
+
+def _on_domains(job: OpenJob, on: Fabric) -> OpenJob:
+    """Return the job without degrees that do not fill the domains of a fabric."""
+
+    def per_server(group: int, stage: int, attention: int) -> int:
+        used = on.used_of(job.gpu, group, stage, attention)
+        if stage % used or used % attention or (group % used and used % group):
+            raise Misfit(f"{on.name} needs degrees that fill {used} GPUs.")
+        return job.per_server(group, stage, attention)
+
+    return dataclasses.replace(job, per_server=per_server)
 
 
 def _count(draft: _DraftCase) -> Callable[[int, str, int, bool], int] | None:
@@ -541,7 +554,8 @@ def open_again(resolved: Resolved, gpus: int) -> OpenJob:
     stated |= {"job.parallel.gpus": gpus, "job.batch.micro_batch": 1, FIT[0]: OPEN}
     job = resolved.job
     model = NamedModel(job.model, job.architecture, {}, job.known_as)
-    return quick_job(_DraftCase(resolved.case.with_(stated)), model, resolved.server, gpus)
+    draft = _DraftCase(resolved.case.with_(stated))
+    return _on_domains(_quick_job(draft, model, resolved.server, gpus), resolved.fabric)
 
 
 def _check_degrees(draft: _DraftCase, model: NamedModel, gpu: Gpu) -> None:

@@ -7,11 +7,12 @@ import pytest
 
 from mfabric_jax import Case, cases, resolve, simulate
 from mfabric_jax.evaluate.experts import busy_of_blocks, busy_of_layers
+from mfabric_jax.evaluate.resolving.remedies import remedies
 from mfabric_jax.evaluate.resolving.set_up import memory_columns, too_large_words
 from mfabric_jax.evaluate.resolving.traffic import draw_loads, traffic_of
-from mfabric_jax.workload import fullest_stage, get, get_gpu, memory_of
+from mfabric_jax.workload import fullest_stage, get, memory_of, models
 from mfabric_jax.workload.memory import RankLoad
-from mfabric_jax.workload.set_ups import quickest, remedies
+from tests.evaluate.resolving.open_jobs import choose_quickly, quick_job
 
 LOADS = (RankLoad(1.5, 2.0), RankLoad())
 TOKEN = 1  # a tile: no rounding
@@ -72,16 +73,15 @@ def test_balanced_experts_and_traffic_without_skew_need_the_memory_of_an_even_lo
 
 def test_what_is_searched_and_advised_fits_under_the_load_of_its_traffic():
     loads_of = lambda job: (RankLoad(3.0, 3.0),) * job.pp  # noqa: E731
-    stated = {"gpus": 64, "micro_batches": 16, "micro_batch": 4, "recompute": None}
-    found, heavy = (
-        quickest(get("mixtral-8x7b").architecture, get_gpu("H100-SXM"), **stated, **how)
-        for how in ({}, {"loads_of": loads_of})
-    )
+    stated = {"gpus": 64, "micro_batches": 16, "micro_batch": 4}
+    found, heavy = (choose_quickly(models.MIXTRAL_8X7B, **stated, **how) for how in ({}, {"loads_of": loads_of}))
     assert heavy.fits
     assert heavy.memory_bytes <= 0.92 * 80e9
-    assert heavy.seconds_per_token > found.seconds_per_token
+    assert heavy.memory_bytes == fullest_stage(heavy.workload, loads_of(heavy.workload))[1].total
+    assert heavy.set_up != found.set_up
     job = get("mixtral-8x7b", dp=8, tp=1, pp=1, ep=8, gpus=64, micro_batch=2, recompute="none", sharding="optimizer")
-    for remedy in remedies(job, get_gpu("H100-SXM"), lambda changed: dataclasses.replace(job, **changed), loads_of):
+    opened = lambda gpus: quick_job(models.MIXTRAL_8X7B, gpus=gpus, micro_batches=16)  # noqa: E731
+    for remedy in remedies(job, lambda changed: dataclasses.replace(job, **changed), opened, loads_of):
         assert fullest_stage(remedy.workload, loads_of(remedy.workload))[1].total <= 0.92 * 80e9
     open_case = Case().with_(SKEWED | {"job.recompute": "fit", "traffic.generated.skew": 1.5})
     assert memory_columns((resolved := resolve(open_case)), resolved.job)["fits"]

@@ -1,7 +1,5 @@
 """What a case stands for, and that whoever asks about one case gets the same numbers."""
 
-import re
-
 import equinox as eqx
 import numpy as np
 import pytest
@@ -9,8 +7,7 @@ import pytest
 from mfabric_jax import Case, InputError, cases, load, resolve, simulate
 from mfabric_jax.case.paths import flat
 from mfabric_jax.evaluate import example_timeline, iteration_of
-from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax
-from mfabric_jax.evaluate.resolving.set_up import memory_columns, schedule_words, too_large_words, wider_words
+from mfabric_jax.evaluate.resolving.set_up import memory_columns, too_large_words
 from mfabric_jax.evaluate.rows.points import EvaluatedBlock
 from mfabric_jax.fabric import NAMES
 from mfabric_jax.workload import get
@@ -254,37 +251,3 @@ def test_a_case_that_cannot_be_is_refused_before_anything_is_computed():
     asked = cases(small(), {"network.mfabric.optical_degree": list(range(1, 9)), "network.nic_gbps": [100, 200, 400]})
     with pytest.raises(InputError, match=r"^network\.mfabric\.optical_degree must be below the 8 NICs of a server"):
         simulate(asked)
-
-
-def found(model, changes=None):
-    """On a fat-tree, its degrees left open."""
-    given = {"model.name": model, "model.recipe": "none", "network.fabric": "fat-tree", "job.parallel.gpus": 1024}
-    given |= {"compute.experts": "balanced"}
-    return resolve_without_jax(Case().with_(given | (changes or {})))
-
-
-def test_what_the_search_left_as_usual_is_said_with_settings_that_work():
-    both = "--set job.schedule=1f1b,interleaved --set job.layout=even,ends"
-    said = schedule_words(found("mixtral-8x22b"))
-    assert said.startswith("mixtral-8x22b: schedule (1f1b) and layout (even) were not searched")
-    assert said.endswith(f"add {both}.")
-    said = schedule_words(found("mixtral-8x22b", {"job.layout": "ends"}))
-    assert said.endswith("add --set job.schedule=1f1b,interleaved.")
-    for quiet in ({"job.parallel.pp": 8}, {"job.schedule": "gpipe", "job.layout": "ends"}, {"model.recipe": "makers"}):
-        assert schedule_words(found("mixtral-8x22b", quiet)) is None
-
-
-def test_the_quickest_degrees_that_leave_servers_are_named_where_those_found_do_not():
-    inside = found("mixtral-8x22b")
-    assert inside.job.servers_per_region == 1
-    assert wider_words(inside) is None  # of 8 experts none can leave a server of 8 GPUs
-    deepseek = found("deepseek-v3")
-    assert deepseek.job.servers_per_region == 1
-    said = wider_words(deepseek)
-    ep = int(re.search(r"--ep (\d+) lets", said)[1])
-    assert "times the time" not in said
-    assert "no fabric matters" not in said
-    best = found("deepseek-v3", {"job.parallel.ep": ep})
-    assert f"ep {ep}, dp {best.job.dp}, pp {best.job.pp} on 1,024 GPUs" in said
-    assert best.job.servers_per_region > 1
-    assert wider_words(best) is None  # stated, and beyond a server
