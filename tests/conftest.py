@@ -30,7 +30,10 @@ jaxtyping.install_import_hook(
     "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",  # an int is a float
 )
 
+from mfabric_jax.evaluate.resolving import resolve as resolving  # noqa: E402
 from mfabric_jax.support.platforms import OLDER_FUSIONS  # noqa: E402
+
+resolving.USUAL_SEARCH = "recipe"  # a search takes seconds: tests of searches ask for them
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
