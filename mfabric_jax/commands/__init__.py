@@ -9,7 +9,7 @@ from types import ModuleType
 COMMANDS = {  # by name, with a description
     "compare": "compare fabrics for MoE training: iteration time, cost, performance per dollar",
     "calibrate": "fit computation rates to published times; calibrate nccl: latency and bandwidth to measured ones",
-    "setup": "search the set-up that trains a model fastest, cheapest or on the fewest GPUs: degrees, schedule, dispatch",
+    "setup": "search the set-up that trains a model fastest or on the fewest GPUs: degrees, schedule, dispatch",
     "failures": "simulate a broken NIC, link, switch, GPU or server, and its cost",
     "cluster": "simulate one iteration's flows on a whole cluster, and the links that hold them back",
     "jobs": "simulate jobs on shared links: fair sharing, CASSINI's time shifts, MLTCP's weights, best shifts",

@@ -59,7 +59,7 @@ def run(cases: Cases, options: Options) -> None:
     shared.print_lines(sentences.by_fabric(every, by))
     shared.print_lines(shared.alike_notes(cases))
     if options.out is not None:
-        _write(sentences.least(every, by).stated[0], cases, options.out)
+        _write(sentences.least(every, by), cases, options.out)
         print(f"{count_phrase(1, 'case')} in {options.out}: mfabric compare {options.out} simulates it.")
 
 
@@ -159,14 +159,15 @@ def _print_without(best: Any) -> None:
     shared.print_lines(sentences.without(best, choices, runners))
 
 
-def _write(stated: Case, cases: Cases, out: str) -> None:
-    """Write a case as `mfabric show --changed` prints it."""
+def _write(best: Any, cases: Cases, out: str) -> None:
+    """Write the best case as `mfabric show --changed` prints it."""
     from mfabric_jax.commands.show import as_toml
     from mfabric_jax.support.atomic import replacing
 
+    stated, why = best.stated[0], best.resolved.why
     values = differences(stated)
-    before = {path: source for block in cases.blocks for path, source in cases.sources.items() if path in values}
-    sources = {path: before.get(path, "search") for path in values}
-    whole = Cases((CaseBlock(stated),), stated=values, sources=sources | {"job.search": "as found by a search"})
+    sources = {path: cases.sources.get(path) or why.get(path, "search") for path in values}
+    sources |= {"job.search": "as a search found it"}
+    whole = Cases((CaseBlock(stated),), stated=values, sources=sources)
     with replacing(Path(out)) as (part,):
         part.write_text("\n".join(as_toml(whole, changed=True)) + "\n", encoding="utf-8")

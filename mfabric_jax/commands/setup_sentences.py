@@ -5,6 +5,7 @@ from textwrap import fill
 from typing import Any
 
 from mfabric_jax.case import Case
+from mfabric_jax.evaluate.resolving.resolve import model_of
 from mfabric_jax.report.numerals import count_phrase, number, percent
 from mfabric_jax.report.row_remarks import HELD
 from mfabric_jax.report.tables import WIDTH, TableColumn, on_screen, plain
@@ -61,7 +62,8 @@ def table(best: Any, by: str) -> str:
     shares = [TableColumn(name, percent=True) for name in SHARES if name != "reconf" or reconfigures]
     dollars = [TableColumn("usd", "$/Mtok")] if by == "dollars" else []
     numbers = ["no.", "s", *dollars, TableColumn("over", "over best"), "GB", TableColumn("MFU", percent=True)]
-    return f"{plain(lines, [*numbers, *shares, TableColumn('limit', 'limited by')])}\n\n{plain(lines, ['no.', TableColumn('set-up', SHORT)])}"
+    parts = plain(lines, [*numbers, *shares, TableColumn("limit", "limited by")])
+    return f"{parts}\n\n{plain(lines, ['no.', TableColumn('set-up', SHORT)])}"
 
 
 def short_words(set_up: Any) -> str:
@@ -165,9 +167,15 @@ def gpus_tried(case: Case, tried: Sequence[Any], days: float) -> Iterator[str]:
         for count in sorted(tried, key=lambda count: count.gpus)
     ]
     tokens = number(case.job.training_tokens)
-    yield f"{case.model.name} on {case.network.fabric}: a training of {tokens} tokens within {days:g} days"
+    yield f"{model_of(case).label} on {case.network.fabric}: a training of {tokens} tokens within {days:g} days"
     yield plain(lines, ["GPUs", "days", "s"])
-    yield f"The fewest GPUs in time, of those tried: {fewest:,}.\n"
+    yield f"The fewest GPUs in time, of those tried: {fewest:,}."
+    if case.job.batch.global_batch is not None and any(count.days is None for count in tried):
+        yield wrap(
+            f"Set-ups divide the batch of {case.job.batch.global_batch:,} sequences, which many numbers of GPUs do "
+            "not; an open job.batch.global_batch becomes about 4,096 sequences that they divide."
+        )
+    yield ""
 
 
 def least(every: Sequence[Any], by: str) -> Any:

@@ -1,4 +1,4 @@
-"""The best set-ups of a model: what they spend, what limits them, what each choice is worth, the fewest GPUs in time."""
+"""The best set-ups of a model, what limits them, what each choice is worth, and the fewest GPUs in time."""
 
 from mfabric_jax.apps.setups.best import BestSetUps, best_set_ups, state_set_up
 from mfabric_jax.apps.setups.choices import Choice, choices_of, seconds_without

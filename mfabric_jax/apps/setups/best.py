@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mfabric_jax.case import Case, cases
-from mfabric_jax.case.paths import differences, flat
+from mfabric_jax.case.paths import flat
 from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.resolving.resolve import TP_REDUCES, resolve, resolve_without_jax
 from mfabric_jax.evaluate.resolving.resolved import Resolved
@@ -39,11 +39,6 @@ class BestSetUps:
     stated: tuple[Case, ...]
     rows: tuple[Mapping[str, Any], ...]
 
-    @property
-    def choices(self) -> Mapping[str, Any]:
-        """What the case stated before the search."""
-        return differences(self.resolved.original)
-
 
 def best_set_ups(case: Case, objective: str = "seconds", progress: Callable[[], None] = lambda: None) -> BestSetUps:
     """Search the set-up of a case, and return the best ones by an objective, a key of `OBJECTIVES`.
@@ -59,8 +54,11 @@ def best_set_ups(case: Case, objective: str = "seconds", progress: Callable[[], 
     rows = simulate(cases(stated)).rows(lambda problem: progress())
     rows = [row | {"limit": limit_of(row, resolve(own))} for row, own in zip(rows, stated, strict=True)]
     order = sorted(range(len(rows)), key=lambda number: _worth(rows[number], objective))
-    columns = ([each[number] for number in order] for each in (set_ups, stated, rows))
-    return BestSetUps(resolved, found, *map(tuple, columns))
+
+    def ranked(each: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(each[number] for number in order)
+
+    return BestSetUps(resolved, found, ranked(set_ups), ranked(stated), ranked(rows))
 
 
 def _worth(row: Mapping[str, Any], objective: str) -> tuple[float, float]:
