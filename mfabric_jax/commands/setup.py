@@ -144,7 +144,7 @@ def _with_fewest(case: Case, options: Options) -> Case:
     assert options.days is not None
     with shared.bar("gpus", "search") as searches:
         tried = fewest_gpus(case, options.days, lambda words: shared.advance(searches, words))
-    shared.print_lines(sentences.gpus_tried(case, tried, options.days))
+    shared.print_lines(sentences.gpu_counts(case, tried, options.days))
     fewest = min(count.gpus for count in tried if count.within(options.days))
     return case.with_({GPUS: fewest})
 
@@ -153,7 +153,7 @@ def _print_without(best: Any) -> None:
     from mfabric_jax.apps.setups import choices_of, seconds_without
 
     case, per_server = best.resolved.original, best.resolved.server.gpus_per_server
-    choices = choices_of(case, best.found.best, per_server)
+    choices = choices_of(case, best.outcome.best, per_server)
     with shared.bar("without", "search", sum(len(choice.ways) for choice in choices)) as searches:
         runners = [seconds_without(case, choice, lambda words: shared.advance(searches, words)) for choice in choices]
     shared.print_lines(sentences.without(best, choices, runners))

@@ -52,9 +52,9 @@ def table(best: Any, by: str) -> str:
     """Return two tables: what each set-up takes and spends, and the set-ups."""
     column, lines = COLUMNS[by], []
     first = best.rows[0][column]
-    for place, (row, set_up) in enumerate(zip(best.rows, best.set_ups, strict=True), 1):
+    for index, (row, set_up) in enumerate(zip(best.rows, best.set_ups, strict=True), 1):
         total = row["iteration_s"]
-        line = {"no.": str(place), "s": total, "usd": row["usd_per_million_tokens"], "GB": row["memory_gb"]}
+        line = {"no.": str(index), "s": total, "usd": row["usd_per_million_tokens"], "GB": row["memory_gb"]}
         line["over"] = None if not first or row[column] is None else percent(row[column] / first - 1, signed=True)
         line |= {name: sum(row[part] for part in parts) / total for name, parts in SHARES.items()}
         lines.append(line | {"MFU": row["mfu"], "limit": row["limit"], "set-up": short_words(set_up)})
@@ -87,7 +87,7 @@ def short_words(set_up: Any) -> str:
 def remarks(best: Any, by: str) -> Iterator[str]:
     yield wrap(f"The best: {best.set_ups[0].words}.")
     yield from map(wrap, _near(best, by))
-    yield wrap(_tried(best.found))
+    yield wrap(_counts(best.outcome))
     yield from map(wrap, _beside(best))
 
 
@@ -112,31 +112,32 @@ def _near(best: Any, by: str) -> Iterator[str]:
         )
 
 
-def _tried(found: Any) -> str:
-    counts = found.counts
+def _counts(outcome: Any) -> str:
+    counts = outcome.counts
     skipped = [f"{counts['too_large']:,} did not fit"] if counts["too_large"] else []
     skipped += [f"{counts['not_run']:,} no framework runs"] if counts["not_run"] else []
     beside = f" ({', '.join(skipped)} among those looked at)" if skipped else ""
     return (
         f"Tried: {counts['estimated']:,} estimated{beside}, {counts['coarse']:,} by the coarse clock, "
-        f"{counts['timed']:,} timed. No set-up of the space takes less than {number(found.bound_s)} s (computation "
+        f"{counts['timed']:,} timed. No set-up of the space takes less than {number(outcome.bound_s)} s (computation "
         "alone)."
     )
 
 
 def _beside(best: Any) -> Iterator[str]:
     """Yield sentences on the set-up of the recipe, and on the best one of a fabric without shared links."""
-    found = best.found
-    if found.recipe_s is not None:
-        yield f"The set-up of the recipe ({best.resolved.recipe.partition(',')[0]}): {_against(found.recipe_s, found)}."
+    outcome = best.outcome
+    if outcome.recipe_s is not None:
+        source = best.resolved.recipe.partition(",")[0]
+        yield f"The set-up of the recipe ({source}): {_against(outcome.recipe_s, outcome)}."
     elif best.resolved.recipe != "none":
         yield "The set-up of the recipe was not timed: it suits other GPUs or another batch, or does not fit."
-    if found.one_s is not None and best.resolved.original.job.search != "one":
-        yield f"The best set-up of a non-blocking fat-tree, on this fabric: {_against(found.one_s, found)}."
+    if outcome.one_s is not None and best.resolved.original.job.search != "one":
+        yield f"The best set-up of a non-blocking fat-tree, on this fabric: {_against(outcome.one_s, outcome)}."
 
 
-def _against(seconds: float, found: Any) -> str:
-    return f"{number(seconds)} s, {percent(seconds / found.seconds - 1, signed=True)}"
+def _against(seconds: float, outcome: Any) -> str:
+    return f"{number(seconds)} s, {percent(seconds / outcome.seconds - 1, signed=True)}"
 
 
 def without(best: Any, choices: Sequence[Any], runners: Sequence[Any]) -> Iterator[str]:
@@ -147,7 +148,7 @@ def without(best: Any, choices: Sequence[Any], runners: Sequence[Any]) -> Iterat
     lines = []
     for choice, runner in zip(choices, runners, strict=True):
         seconds = None if runner is None else runner.seconds
-        over = None if seconds is None else percent(seconds / best.found.seconds - 1, signed=True)
+        over = None if seconds is None else percent(seconds / best.outcome.seconds - 1, signed=True)
         words = "none can be" if runner is None else short_words(_set_up_of(runner))
         lines.append({"without": choice.words, "s": seconds, "over best": over, "best set-up then": words})
     yield f"\nthe same search without a choice of the best set-up\n{plain(lines)}"
@@ -159,7 +160,7 @@ def _set_up_of(runner: Any) -> Any:
     return SetUp(**runner.set_up)
 
 
-def gpus_tried(case: Case, tried: Sequence[Any], days: float) -> Iterator[str]:
+def gpu_counts(case: Case, tried: Sequence[Any], days: float) -> Iterator[str]:
     """Yield a table of the numbers of GPUs that were tried, and the answer."""
     fewest = min(count.gpus for count in tried if count.within(days))
     lines = [

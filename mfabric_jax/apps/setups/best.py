@@ -28,13 +28,13 @@ LEAST_LIMIT = 0.1  # parts below this fraction of an iteration limit nothing
 class BestSetUps:
     """The set-ups that a search found for one case, the best first.
 
-    - `resolved`: the case with the fastest of them; `found`: the result of the search.
+    - `resolved`: the case with the fastest of them; `outcome`: the result of the search.
     - `set_ups`, `stated`: the set-ups, and the cases that state them; `rows`: their rows, as of `simulate`, with
       `limit`, what limits a set-up.
     """
 
     resolved: Resolved
-    found: Found
+    outcome: Found
     set_ups: tuple[SetUp, ...]
     stated: tuple[Case, ...]
     rows: tuple[Mapping[str, Any], ...]
@@ -48,17 +48,17 @@ def best_set_ups(case: Case, objective: str = "seconds", progress: Callable[[], 
     resolved = resolve_without_jax(case)
     if resolved.found is None:
         raise InputError("job.parallel.tp, pp and ep are all stated: nothing is open; leave one of them out.")
-    found: Found = resolved.found
-    set_ups = [SetUp(**runner.set_up) for runner in found.runners]
+    outcome: Found = resolved.found
+    set_ups = [SetUp(**runner.set_up) for runner in outcome.runners]
     stated = [state_set_up(resolved, set_up) for set_up in set_ups]
     rows = simulate(cases(stated)).rows(lambda problem: progress())
     rows = [row | {"limit": limit_of(row, resolve(own))} for row, own in zip(rows, stated, strict=True)]
     order = sorted(range(len(rows)), key=lambda number: _worth(rows[number], objective))
 
-    def ranked(each: Sequence[Any]) -> tuple[Any, ...]:
+    def rank(each: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(each[number] for number in order)
 
-    return BestSetUps(resolved, found, ranked(set_ups), ranked(stated), ranked(rows))
+    return BestSetUps(resolved, outcome, rank(set_ups), rank(stated), rank(rows))
 
 
 def _worth(row: Mapping[str, Any], objective: str) -> tuple[float, float]:

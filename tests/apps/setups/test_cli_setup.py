@@ -46,7 +46,7 @@ def test_the_table_is_what_compare_finds_and_the_file_gives_it_again(capsys, mod
     best = best_set_ups(case_of(model))
     (row,) = simulate(load(out)).rows()
     assert row["iteration_s"] == best.rows[0]["iteration_s"]
-    assert row["iteration_s"] == pytest.approx(best.found.seconds, rel=1e-12)
+    assert row["iteration_s"] == pytest.approx(best.outcome.seconds, rel=1e-12)
     assert simulate(cases(case_of(model))).rows()[0]["iteration_s"] == row["iteration_s"]
     assert output.startswith("tiny on fat-tree, 400 Gbps: 16 GPUs (H100-SXM), 32 sequences of 512 tokens an iteration;")
     seconds, over, *_, limit = line_of(output.partition("no.  set-up")[0], "1")
@@ -55,12 +55,12 @@ def test_the_table_is_what_compare_finds_and_the_file_gives_it_again(capsys, mod
         "+0.0%",
         best.rows[0]["limit"],
     )
-    counts = best.found.counts
+    counts = best.outcome.counts
     text = " ".join(output.split())
     assert f"Tried: {counts['estimated']:,} estimated" in text
     assert f"{counts['coarse']:,} by the coarse clock, {counts['timed']:,} timed." in text
     assert "No set-up of the space takes less than" in text
-    assert best.found.bound_s <= row["iteration_s"]
+    assert best.outcome.bound_s <= row["iteration_s"]
     assert "The best set-up of a non-blocking fat-tree, on this fabric:" in text
     assert f"1 case in {out}" in output
 
@@ -83,11 +83,11 @@ def test_without_a_choice_the_best_is_never_faster(capsys, model):
     assert status(*words(model, "--without")) == 0
     output = capsys.readouterr().out
     best = best_set_ups(case_of(model))
-    choices = choices_of(case_of(model), best.found.best, 8)
+    choices = choices_of(case_of(model), best.outcome.best, 8)
     assert choices
     for choice in choices:
         runner = seconds_without(case_of(model), choice)
-        assert runner is None or runner.seconds >= best.found.seconds
+        assert runner is None or runner.seconds >= best.outcome.seconds
         assert f"\n{choice.words}" in output
 
 
