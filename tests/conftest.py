@@ -30,7 +30,10 @@ jaxtyping.install_import_hook(
     "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",  # an int is a float
 )
 
+from mfabric_jax.evaluate.resolving import resolve as resolving  # noqa: E402
 from mfabric_jax.support.platforms import OLDER_FUSIONS  # noqa: E402
+
+resolving.USUAL_SEARCH = "recipe"  # a search takes seconds: tests of searches ask for them
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -106,6 +109,7 @@ def never_computes(command_line, monkeypatch):
     for name in (
         *("evaluate.rows.results.Results.each", "evaluate.example_timeline", "apps.recordings.calibrate.calibrate"),
         *("apps.failures.failures", "evaluate.solve_cluster", "apps.graphs.export.export_iteration"),
+        "evaluate.setups.search.Search.find",
     ):
         monkeypatch.setattr(f"mfabric_jax.{name}", compute)
 

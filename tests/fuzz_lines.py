@@ -51,6 +51,7 @@ LINES = {  # of every command: small ones that are right
         "compare case.toml --out rows.parquet",
     ],
     "calibrate": [f"calibrate {SMALL}"],
+    "setup": ["setup --model llama-moe --gpus 16 --tp 1 --pp 2 --global-batch 64 --fabric fat-tree --out best.toml"],
     "calibrate nccl": ["calibrate nccl nccl.txt --tier across --out fit.json", "calibrate nccl nccl.json --tier leaf"],
     "failures": [f"failures {SMALL} --fabric fat-tree --set failures.kinds=electrical-nic --out lost.csv"],
     "cluster": [f"cluster {SMALL} --fabric fat-tree --out kinds.csv", f"cluster {SMALL} --graph graph.json"],

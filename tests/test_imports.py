@@ -307,6 +307,7 @@ APPS = {  # what outside of an app may import it: its commands
     "learning": {"evaluate", "policies", "train"},
     "recordings": {"calibrate", "calibrate_nccl", "traces", "traces_study"},
     "serving": {"serve", "serve_sentences", "validate"},
+    "setups": {"setup"},
     "sweep": {"rerun", "sweep"},
     "validation": {"validate"},
 }

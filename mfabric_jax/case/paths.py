@@ -46,6 +46,7 @@ UNITS = {  # by suffix of a name: units that a text may have, as multiples of th
     "_gigabytes_per_s": {"GB/s": 1.0, "TB/s": KILO, "MB/s": 1 / KILO},
     "_gigabytes": {"GB": 1.0, "TB": KILO, "MB": 1 / KILO},
     "watts": {"W": 1.0, "kW": KILO},
+    "training_tokens": {"T": KILO**4, "B": KILO**3, "M": KILO**2},
 }
 RANGE = re.compile(r"(\d{1,18})\s*-\s*(\d{1,18})")
 NOT_OF_KIND = (msgspec.ValidationError, UnicodeEncodeError)  # words of a command line may not be UTF-8

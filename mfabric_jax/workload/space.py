@@ -105,8 +105,7 @@ class OpenJob:
 
     def reduces(self, set_up: SetUp) -> str:
         """Return `Workload.tp_reduces` of a set-up: what dispatchers of frameworks do where TP splits experts."""
-        usual = "copies" if set_up.etp > 1 and self.frameworks != ANY_FRAMEWORK else "all"
-        return self.fields.get("tp_reduces") or usual
+        return self.fields.get("tp_reduces") or usual_reduces(set_up, self.frameworks)
 
     def workload(self, set_up: SetUp, **changes: Any) -> Workload:
         """Return the workload of a set-up. Raise `InputError` if it cannot be."""
@@ -123,6 +122,11 @@ class OpenJob:
             "tp_reduces": self.reduces(set_up),
         }
         return Workload(**{**self.fields, **own, **changes})
+
+
+def usual_reduces(set_up: SetUp, frameworks: str) -> str:
+    """Return `Workload.tp_reduces` of a set-up under the frameworks of a search, if the case leaves it open."""
+    return "copies" if set_up.etp > 1 and frameworks != ANY_FRAMEWORK else "all"
 
 
 def degrees_of(job: OpenJob) -> Iterator[SetUp]:

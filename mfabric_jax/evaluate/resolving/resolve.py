@@ -65,6 +65,7 @@ LEAST_RADIX = 4  # half of its ports go up
 ELECTRICAL_SHARE = 4  # mfabric: one in 4 NICs of a server is on the tree (2 of 8)
 BATCH = GLOBAL, MICRO_BATCHES, PER_STAGE, BUBBLE = EITHER[0]
 DEGREE = "network.mfabric.optical_degree"
+USUAL_SEARCH = "each"
 OTHER_DEGREES = ", other degrees"
 TP_REDUCES = "job.parallel.tp_reduces"
 FIT = ("job.recompute", "fit")  # counts as open: a recipe may replace it
@@ -275,7 +276,8 @@ def _set_up(draft: _DraftCase, model: NamedModel, gpu: Gpu, on: Fabric, recipe: 
             draft.fill(path, value, "usual")
     if draft["job.mtp"]:
         model = _predicting(model)
-    draft.put("job.search", "recipe", "as recipe" if search == "recipe" else f"stated, as found by a search: {search}")
+    if draft["job.search"] != "recipe":
+        draft.put("job.search", "recipe", "no search" if search == "recipe" else f"as a search found it: {search}")
     if search == "recipe":
         return None, model
     draft.fill("job.parallel.gpus", GPUS, "usual")
@@ -312,7 +314,7 @@ def _search(draft: _DraftCase, recipe: Statement) -> str:
     sized = draft["job.parallel.dp"] is None or draft["job.parallel.gpus"] is not None
     if not is_open or not sized or not all(draft[path] is None for path in BATCH[1:]):
         return "recipe"
-    return draft["job.search"] or recipe.get("job.search") or "each"
+    return draft["job.search"] or recipe.get("job.search") or USUAL_SEARCH
 
 
 def _predicting(model: NamedModel) -> NamedModel:

@@ -1,0 +1,62 @@
+"""What each choice of a set-up is worth: the best set-up of the same space without it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from mfabric_jax.case import Case
+from mfabric_jax.case.paths import flat
+from mfabric_jax.checks import InputError
+from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax
+from mfabric_jax.evaluate.setups.search import Runner
+from mfabric_jax.workload.layout import ENDS, EVEN
+from mfabric_jax.workload.space import LATER_SHARDING, SetUp
+
+PLAIN = "nccl"  # the dispatcher that every cluster has
+
+
+class Choice(NamedTuple):
+    """A choice that a set-up makes, in words, and the settings that state it away, in one or several `ways`."""
+
+    words: str
+    ways: tuple[Mapping[str, Any], ...]
+
+
+def choices_of(case: Case, set_up: SetUp, per_server: int) -> list[Choice]:
+    """Return the choices of a set-up that the case did not state itself. `per_server`: GPUs of a server."""
+    values = flat(case)
+    every = [choice for made, choice in _every_choice(set_up, per_server) if made]
+    is_open = {None, "fit"}
+    return [choice for choice in every if all(values.get(path) in is_open for way in choice.ways for path in way)]
+
+
+def _every_choice(own: SetUp, per_server: int) -> Iterator[tuple[bool, Choice]]:
+    """Yield every known choice, and whether a set-up makes it."""
+    tps = [tp for tp in range(1, per_server + 1) if per_server % tp == 0]
+    same = tuple({"job.parallel.tp": tp, "job.parallel.etp": tp} for tp in tps)
+    plain = {"job.dispatcher": PLAIN, "job.dispatch": "per-expert"}
+    yield own.overlap == "passes", Choice("overlap of passes", ({"job.overlap": "none"},))
+    yield own.schedule == "interleaved", Choice("interleaving", ({"job.schedule": "1f1b"},))
+    yield own.layout not in (EVEN, ENDS), Choice("a layout written out", ({"job.layout": EVEN},))
+    yield own.dispatcher not in (PLAIN, "ideal"), Choice(f"dispatcher {own.dispatcher}", (plain,))
+    yield own.cp > 1, Choice("context parallelism", ({"job.parallel.cp": 1},))
+    yield own.recompute != "none", Choice("recomputation", ({"job.recompute": "none"},))
+    yield own.etp < own.tp, Choice("folding (etp below tp)", same)
+    yield 1 < own.etp == own.tp, Choice("TP inside experts", ({"job.parallel.etp": 1},))
+    yield own.sharding in LATER_SHARDING, Choice(f"sharding {own.sharding}", ({"job.sharding": "optimizer"},))
+
+
+def seconds_without(case: Case, choice: Choice, progress: Callable[[str], None] = lambda words: None) -> Runner | None:
+    """Return the fastest set-up without a choice, by a search for each of its ways; None: there is none.
+
+    `progress` is called with words before each search.
+    """
+    fastest = None
+    for way in choice.ways:
+        progress(f"without {choice.words}")
+        try:
+            resolved = resolve_without_jax(case.with_(way))
+        except InputError:
+            continue
+        if resolved.found is not None and (fastest is None or resolved.found.seconds < fastest.seconds):
+            fastest = resolved.found.runners[0]
+    return fastest
