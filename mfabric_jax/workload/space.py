@@ -142,7 +142,7 @@ def degrees_of(job: OpenJob) -> Iterator[SetUp]:
 
 def _of_group(job: OpenJob, tp: int, etp: int, ep: int, pp: int) -> Iterator[SetUp]:
     folded, group = tp // etp, etp * ep
-    if tp % etp or ep % folded or job.gpus % (group * pp):
+    if tp % etp or ep % folded or job.gpus % (group * pp) or job.architecture.experts % ep:
         return
     dp = job.gpus // (group * pp)
     if dp != job.stated.get("dp", dp):

@@ -58,15 +58,16 @@ def _broken_rule(job: OpenJob, stated: Mapping[str, int]) -> str:
     """The first rule of degrees that the stated ones break."""
     per_server, gpus, model = job.gpu.gpus_per_server, stated.get("gpus"), job.architecture
     tp, ep, pp, dp = (stated.get(name) for name in ("tp", "ep", "pp", "dp"))
-    cp = job.stated.get("cp", 1)
-    etp_name = "etp" if "etp" in stated else "tp"
+    cp, etp_name = job.stated.get("cp", 1), "etp" if "etp" in stated else "tp"
+    shared = cp * (tp // stated["etp"] if tp and "etp" in stated else 1)
     if tp is not None and per_server % tp:
         return f"tp must divide the {per_server} GPUs of a server"
     if ep is not None and model.experts % ep:
         return f"ep must divide the {model.experts} experts"
-    eps = [ep for ep in job.some("ep", divisors(model.experts)) if ep % cp == 0]
-    if not eps or job.sequence % cp:
-        return f"cp {cp} must divide ep and the {job.sequence} tokens of a sequence"
+    eps = [ep for ep in job.some("ep", divisors(model.experts)) if ep % shared == 0]
+    if not eps or job.sequence % shared:
+        what = f"cp {cp}" if shared == cp else f"cp x tp / etp = {shared}"
+        return f"{what} must divide ep and the {job.sequence} tokens of a sequence"
     splits = [stated["etp"]] if "etp" in stated else job.some("tp", divisors(per_server))
     groups = [etp * ep for etp in splits for ep in eps]
     groups = [group for group in groups if group % per_server == 0 or per_server % group == 0]

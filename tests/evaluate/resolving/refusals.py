@@ -16,7 +16,11 @@ REFUSED = [
         "no set-up with tp 1, pp 1, gpus 512 divides global_batch 1000; 512 or 1024 would do",
     ),
     (fine(cp=3), "cp 3 must divide ep and the 4096 tokens of a sequence"),
-    (fine(tp=8, etp=1, ep=4, gpus=64), "no set-up has tp 8, etp 1, ep 4, gpus 64: ep must be a multiple of cp x tp"),
-    (lambda: choose_quickly(EIGHT, gpus=64, pp=3), "pp x 8 = 24; pp 4 or gpus 48 or 72 would do."),
+    (
+        fine(tp=8, etp=1, ep=4, gpus=64),
+        "no set-up has tp 8, etp 1, ep 4, gpus 64: cp x tp / etp = 8 must divide ep and the 4096 tokens of a sequence",
+        "; tp 4 or etp 2 or ep 8 would do.",
+    ),
+    (lambda: choose_quickly(EIGHT, gpus=64, pp=3), "multiple of tp x ep x pp x dp; pp 4 or gpus 48 or 96 would do."),
     (lambda: choose_quickly(EIGHT, gpus=64, schedule="dualpipe", pp=1), "pp must be even under schedule 'dualpipe'"),
 ]
