@@ -14,6 +14,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.traffic.dispatch import even_bytes
 from mfabric_jax.workload.compute import BlockSeconds, backward_of
 from mfabric_jax.workload.layout import places_of
+from mfabric_jax.workload.memory import step_bytes
 from mfabric_jax.workload.parallel import Workload
 from mfabric_jax.workload.recompute import recomputed_of
 from mfabric_jax.workload.schedules import SCHEDULES, PipelineShape
@@ -103,9 +104,17 @@ def block_times(job: Workload, seconds: BlockSeconds, rates: Any, sent: AllToAll
     behind += both_s * (1 + again.exchanges) + waits[1]
     lane = (forward + inputs + weights + twice) / (1 - cores) + PASSES * computed + counts_s
     paired = max(lane, PASSES * both_s * float(rates.beside))
-    extra = layers * more * (seconds.expert_s + back.expert.inputs + back.expert.weights)
+    extra = layers * (sent.busy - least_load(job)) * (seconds.expert_s + back.expert.inputs + back.expert.weights)
     least = float(forward + inputs + weights - extra + PASSES * reduces * tp_s)
     return BlockTimes(ahead, behind, paired, float(seconds.head_s + back.head), least)
+
+
+def least_load(job: Workload) -> float:
+    """Return a load, over an even one, that the busiest rank has at least: the mean of what experts take.
+
+    They take everything, but at least what fits one expert if a capacity drops tokens and all chose that one.
+    """
+    return 1.0 if job.capacity_factor is None else min(1.0, job.capacity_factor / job.expert_slots)
 
 
 def _ring_s(job: Workload, seconds: BlockSeconds, rates: Any) -> float:
@@ -148,9 +157,18 @@ def gradient_seconds(job: Workload, rates: Any) -> float:
     return max(_all_reduce_s(job, rates, size.dense, size.expert) for size in sizes)
 
 
-def _all_reduce_s(job: Workload, rates: Any, dense: float, expert: float) -> float:
+def least_gradient_seconds(job: Workload, rates: Any) -> float:
+    """Return the seconds after all passes in which replicas exchange one block of the kind that takes the least."""
+    each = {"none": job.grad_bytes, "gradients": job.gathered_bytes / 2, "parameters": 0.0}
+    bytes_each = each.get(job.sharding, (job.grad_bytes + job.gathered_bytes) / 2)
+    kinds = [moe for moe, count in ((True, job.moe_layers), (False, job.architecture.blocks - job.moe_layers)) if count]
+    sizes = [block_params(job, moe) for moe in kinds]
+    return min(_all_reduce_s(job, rates, bytes_each * size.dense, bytes_each * size.expert, np.max) for size in sizes)
+
+
+def _all_reduce_s(job: Workload, rates: Any, dense: float, expert: float, of: Any = np.mean) -> float:
     ring = replica_ring(job, dense, expert)
-    return ring.between / float(np.mean(rates.eps_Bps)) + ring.inside / float(np.mean(rates.nvlink_Bps))
+    return ring.between / float(of(rates.eps_Bps)) + ring.inside / float(of(rates.nvlink_Bps))
 
 
 class Stages(NamedTuple):
@@ -215,7 +233,7 @@ class Row(NamedTuple):
     """All kinds of pipelines of some degrees, a dispatcher and a sharding, the least estimate [s] first.
 
     - `gradients`: seconds of gradients of one copy of the model; `hidden`: of them, beside one backward pass.
-    - `bound_s`: no set-up of the row takes less: the mean stage's computation for evenly loaded experts.
+    - `bound_s`: no set-up of the row takes less (`Ranking.bound_seconds`).
     """
 
     degrees: SetUp
@@ -273,11 +291,32 @@ class Ranking:
             times = self.times(one)
             exposed = exposed or self._gradients(one, times)
             stages, blocks = self._stages_of(one, times), self.job.architecture.blocks
-            bound_s = one.micro_batches * (blocks * times.least + times.head) / one.pp
             for sharding, seconds in exposed.items():
                 own = one._replace(sharding=sharding)
+                bound_s = self.bound_seconds(own, times)
                 row = Row(own, stages, *seconds, bound_s, NOTHING, NOTHING)
                 yield row.timed(self.times(own), blocks)
+
+    def bound_seconds(self, degrees: SetUp, times: BlockTimes) -> float:
+        """Return seconds that no pipeline with these degrees is below, whatever its schedule, layout, overlap,
+        recomputation and traffic.
+
+        An iteration ends with its last stage, so it takes at least the mean over stages of what each must do alone:
+
+        - Computation and tensor-parallel all-reduces of its passes, one after the other on its GPUs. Together, stages
+          run every micro-batch through every block and head once forward and once backward, in however many copies of
+          the model, and at least as slowly where cores communicate beside. The busiest rank of a block has at least
+          `least_load`; recomputation and waiting only add to it.
+        - Gradients after its last pass: those of all its blocks, or, where they overlap with passes, an equal part for
+          the block that is ready last. Both are at least those of one block of the lighter kind, all blocks alike.
+        - Its optimizer step: together, stages update every parameter, and replicas share at most all of its state.
+        """
+        alone, own = shape_job(self.job, degrees._replace(sharding="optimizer")), self.job.workload(degrees)
+        rates = self.rates_of(alone, degrees.dispatcher)
+        passes_s = degrees.micro_batches * (self.job.architecture.blocks * times.least + times.head) / degrees.pp
+        counts = alone.optimizer_step != "left-out"
+        step_s = counts * step_bytes(alone, 0) / float(np.max(rates.memory_Bps)) + float(np.min(rates.fixed_s))
+        return passes_s + least_gradient_seconds(own, rates) + step_s
 
     def times(self, set_up: SetUp, sent: AllToAlls | None = None) -> BlockTimes:
         """Return the seconds of a mean block; `sent`: its all-to-alls, None: those of evenly loaded experts."""
