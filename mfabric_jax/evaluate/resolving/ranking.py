@@ -38,7 +38,6 @@ from mfabric_jax.workload.volume import (
     tp_bytes_per_gpu,
 )
 
-
 NOTHING = np.zeros(0)
 BESIDE_BUBBLE = 0.5  # of the bubble remains where passes overlap: more of them are under way
 

@@ -5,11 +5,13 @@ For balanced traffic both clocks agree.
 """
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from mfabric_jax.evaluate.setups.passes_loops import PAIR
 from mfabric_jax.support.loops import at_first_call
 from mfabric_jax.timing.blocks import Rules
 from mfabric_jax.timing.iteration import (
@@ -85,15 +87,15 @@ def coarse_seconds(job: Workload, rates: FabricRates, blocks: MeanBlocks, rules:
         _ends, job, times, np.asarray(blocks.pair), send, np.where(moe > 0, moe, 0).astype(float)
     )
     alone = blocks.moe[FORWARD], blocks.moe[BACKWARD]
-    ends, last, took = played(alone)
+    ends, *last = played(alone)
     rates = jax.tree.map(lambda x: x[:, None] if x.ndim == 1 else x, one)
-    return float((ends + _exposed(job, rates, ends, last, took, rules) + step_seconds(job, rates)[0]).max())
+    return float((ends + _exposed(job, rates, blocks, ends, last, rules) + step_seconds(job, rates)[0]).max())
 
 
 def _exposed(
-    job: Workload, rates: FabricRates, ends: np.ndarray, last: np.ndarray, took: np.ndarray, rules: Rules
+    job: Workload, rates: FabricRates, blocks: MeanBlocks, ends: np.ndarray, last: Sequence[np.ndarray], rules: Rules
 ) -> np.ndarray:
-    """Seconds of gradients after the passes of every stage."""
+    """Seconds of gradients after the passes of every stage; `last`: of backward passes, as in `_ends`."""
     reduce_s = np.broadcast_to(all_reduce_seconds(job, rates)[0], ends.shape)
     if not rules.dp_overlap or job.sharding not in ("none", "optimizer"):
         return reduce_s
@@ -101,8 +103,13 @@ def _exposed(
     for stage in range(job.pp):
         done = []
         for part in job.stage_places(stage):
+            end, kind, took = (each[stage, part] for each in last)
             count = job.place_blocks[part]
-            done += [last[stage, part] - took[stage, part] * behind / count for behind in range(count)]
+            each = np.full(count, took / count)  # of blocks, in a pair as if they all took the same
+            if kind != PAIR:
+                each[:] = blocks.dense[kind]
+                each[list(job.place_positions(part))] = blocks.moe[kind]
+            done += list(end - (np.cumsum(each) - each))  # the first block of the model comes last
         done.sort()
         left = np.arange(len(done), 0, -1) / len(done)
         exposed[stage] = max(0.0, (np.array(done) + left * reduce_s[stage]).max() - ends[stage])
@@ -127,7 +134,7 @@ def _crossing_s(stage: int, other: int, sends: np.ndarray, pp: int) -> float:
 def _ends(
     job: Workload, times: np.ndarray, pair: np.ndarray, send: np.ndarray, count: np.ndarray, alone: tuple[float, float]
 ) -> tuple[np.ndarray, ...]:
-    """Ends of stages [P], and end and seconds of the last backward pass of places on stages [P places].
+    """Ends of stages [P], and end, kind and seconds of the last backward pass of places on stages [P places].
 
     A very long iteration repeats its steady part. Its slowest stage takes over late if others are nearly as slow.
     """
@@ -140,7 +147,7 @@ def _ends(
     shorter, longer = (_played(job, many, times, pair, send, count, alone) for many in (few, few + step))
     periods = (job.micro_batches - few) // step
     slope = longer[0].max() - shorter[0].max()
-    return shorter[0] + periods * slope, shorter[1] + periods * slope, shorter[2]
+    return shorter[0] + periods * slope, shorter[1] + periods * slope, *shorter[2:]
 
 
 def _played(
@@ -148,8 +155,9 @@ def _played(
 ) -> tuple[np.ndarray, ...]:
     kind, micro_batch, place, paired = _passes(job.schedule, job.shape._replace(micro_batches=many))
     ends, (last, took) = np.zeros(job.pp), np.zeros((2, job.pp, times.shape[1]))
-    assert _play(kind, micro_batch, place, paired, many, times, pair, send, *alone, count, ends, last, took)
-    return ends, last, took
+    of_last = np.zeros(last.shape, np.int64)
+    assert _play(kind, micro_batch, place, paired, many, times, pair, send, *alone, count, ends, last, of_last, took)
+    return ends, last, of_last, took
 
 
 @functools.lru_cache(maxsize=256)

@@ -19,7 +19,6 @@ from mfabric_jax.evaluate.resolving.traffic import draw_loads
 from mfabric_jax.evaluate.setups.blocks import Blocks, Sample
 from mfabric_jax.evaluate.setups.coarse import coarse_seconds
 from mfabric_jax.evaluate.solving import solve, times_of
-from mfabric_jax.workload import Workload
 from mfabric_jax.workload.frameworks import obstacle
 from mfabric_jax.workload.memory import fullest_stage, usable_bytes
 from mfabric_jax.workload.recompute import recomputed_of
