@@ -77,7 +77,10 @@ class BlockTimes(NamedTuple):
 
 
 def block_times(job: Workload, seconds: BlockSeconds, rates: Any, sent: AllToAlls, cores: float) -> BlockTimes:
-    """Return the estimated seconds of a mean block. `rates`: a `FabricRates`; `cores`: those that communicate beside."""
+    """Return the estimated seconds of a mean block.
+
+    `rates`: a `FabricRates`; `cores`: part of a GPU's cores that communicates beside.
+    """
     model, back, again = job.architecture, backward_of(seconds), recomputed_of(job.recompute)
     layers, more = job.moe_layers / model.blocks, sent.busy - 1
     dense = 1 - layers

@@ -162,7 +162,8 @@ class Search:
     def _coarse_ones(self, seeds: Sequence[SetUp]) -> list[tuple[float, SetUp]]:
         """Return set-ups with their seconds by the coarse clock, the fastest first."""
         best, found = min([math.inf, *map(self.coarse, seeds)]), []
-        for set_up in self._ranked(lambda: best):
+        ranked = self._ranked(lambda: best)
+        for set_up in ranked:
             found.append((self.coarse(set_up), set_up))
             best = min(best, found[-1][0])
             if len(found) >= COARSE:
