@@ -18,10 +18,11 @@ SMALL = {
     **{"job.search": "each", "job.frameworks": "any", "job.parallel.gpus": 8, "gpu.gpus_per_server": 2},
     **{"job.batch.global_batch": 16},
 }
-TIGHT = SMALL | {"gpu.memory_gigabytes": 22.0}  # half of the set-ups do not fit, and a quarter recompute
+TIGHT = SMALL | {"gpu.memory_gigabytes": 22.0, "job.parallel.cp": 1}  # half do not fit, and a quarter recompute
 LONG = SMALL | {  # context parallelism pays
     **{"job.parallel.gpus": 16, "gpu.gpus_per_server": 4, "gpu.memory_gigabytes": 50.0},
     **{"job.batch.sequence": 32768, "job.batch.global_batch": 8, "job.sharding": "optimizer"},
+    "job.batch.micro_batch": 1,
 }
 
 

@@ -50,7 +50,7 @@ def test_the_search_finds_the_least_of_all_set_ups(settings, fabric):
     found = search.find()
     seconds = timed(search)
     best = min(seconds, key=seconds.get)
-    assert len(seconds) > 600
+    assert len(seconds) > 400
     assert found.seconds <= seconds[best] * (1 + 1e-9), best.words
     assert found.seconds == pytest.approx(search.time(found.best), rel=1e-9)
     assert found.bound_s <= min(seconds.values()) * (1 + ROUNDED)
@@ -64,14 +64,13 @@ def test_the_search_finds_the_least_of_all_set_ups(settings, fabric):
 def test_the_least_recomputation_that_fits_is_the_quickest():
     search = search_of(TIGHT | {"network.fabric": "fat-tree"})
     each = [one for kind in every(search.job) for one in laid_out(search, kind)]
-    recomputed = [one for one in each if not fits(search, one)][::20]
-    several = 0
-    for one in recomputed:
-        seconds = [search.time(level) for level in levels_of(search, one)]
-        several += len(seconds) > 1
-        assert not seconds or seconds[0] <= min(seconds) * (1 + ROUNDED), one.words
-    assert several > 5
-    print(f"{several} of {len(recomputed)} with several levels")
+    recomputed = (one for one in each if not fits(search, one))
+    several = [levels for one in recomputed if len(levels := [*levels_of(search, one)]) > 1][::4]
+    assert len(several) > 10
+    for levels in several:
+        seconds = [*map(search.time, levels)]
+        assert seconds[0] <= min(seconds) * (1 + ROUNDED), levels[0].words
+    print(f"{len(several)} with several levels")
 
 
 DEEP = {  # dense blocks, shared experts, multi-token prediction, unequal layouts
