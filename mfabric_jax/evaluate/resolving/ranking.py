@@ -14,6 +14,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.traffic.dispatch import even_bytes
 from mfabric_jax.workload.compute import BlockSeconds, backward_of
 from mfabric_jax.workload.layout import places_of
+from mfabric_jax.workload.memory import step_bytes
 from mfabric_jax.workload.parallel import Workload
 from mfabric_jax.workload.recompute import recomputed_of
 from mfabric_jax.workload.schedules import SCHEDULES, PipelineShape
@@ -28,6 +29,7 @@ from mfabric_jax.workload.space import (
 )
 from mfabric_jax.workload.volume import (
     PASSES,
+    block_params,
     context_bytes,
     context_rounds,
     ffn_all_reduces,
@@ -96,14 +98,23 @@ def block_times(job: Workload, seconds: BlockSeconds, rates: Any, sent: AllToAll
     sends = layers * (job.ep > 1)
     counts_s = sends * float(rates.counts_s)
     computed = reduces * tp_s + ring_s
-    ahead = forward + computed + both_s + counts_s
+    waits = gather_seconds(job, seconds, rates)
+    ahead = forward + computed + both_s + counts_s + waits[0]
     behind = inputs + weights + twice + (reduces + again.whole) * tp_s + (context_rounds(job) - 1) * ring_s
-    behind += both_s * (1 + again.exchanges)
+    behind += both_s * (1 + again.exchanges) + waits[1]
     lane = (forward + inputs + weights + twice) / (1 - cores) + PASSES * computed + counts_s
     paired = max(lane, PASSES * both_s * float(rates.beside))
-    extra = layers * more * (seconds.expert_s + back.expert.inputs + back.expert.weights)
+    extra = layers * (sent.busy - least_load(job)) * (seconds.expert_s + back.expert.inputs + back.expert.weights)
     least = float(forward + inputs + weights - extra + PASSES * reduces * tp_s)
     return BlockTimes(ahead, behind, paired, float(seconds.head_s + back.head), least)
+
+
+def least_load(job: Workload) -> float:
+    """Return a load, over an even one, that the busiest rank has at least: the mean of what experts take.
+
+    They take everything, but at least what fits one expert if a capacity drops tokens and all chose that one.
+    """
+    return 1.0 if job.capacity_factor is None else min(1.0, job.capacity_factor / job.expert_slots)
 
 
 def _ring_s(job: Workload, seconds: BlockSeconds, rates: Any) -> float:
@@ -112,12 +123,50 @@ def _ring_s(job: Workload, seconds: BlockSeconds, rates: Any) -> float:
     return max(0.0, context_bytes(job) / Bps - (job.cp - 1) / job.cp * float(seconds.scores_s))
 
 
+def gather_seconds(job: Workload, seconds: BlockSeconds, rates: Any) -> tuple[float, float]:
+    """Return the seconds by which a mean block waits forward and backward for parameters that replicas shard, and for
+    its gradients, as in `timing.iteration`."""
+    if job.sharding not in LATER_SHARDING:
+        return 0.0, 0.0
+    again, back = recomputed_of(job.recompute), backward_of(seconds)
+    fetched = job.gathered_bytes if job.sharding == "parameters" else 0.0
+    of_attention, layers = (back.attention, again.attention), job.moe_layers / job.architecture.blocks
+    waits = []
+    for bytes_each, behind in ((fetched, False), (fetched + job.grad_bytes, True)):
+        mean = 0.0
+        for moe, part, inner in (
+            (True, layers, (seconds.moe_s, back.moe)),
+            (False, 1 - layers, (seconds.dense_s, back.dense)),
+        ):
+            params = block_params(job, moe)
+            sent_s = _all_reduce_s(job, rates, bytes_each * params.dense, bytes_each * params.expert) / 2
+            hidden_s = seconds.attention_s + inner[0]
+            if behind:
+                each = of_attention, (inner[1], again.inner)
+                hidden_s = sum(one.inputs + one.weights + repeated * one.again for one, repeated in each)
+            mean += part * max(0.0, float(sent_s - hidden_s))
+        waits.append(mean)
+    return waits[0], waits[1]
+
+
 def gradient_seconds(job: Workload, rates: Any) -> float:
-    """Return the seconds of the gradients' all-reduce on the slower of the first and the last stage."""
-    sizes = [replica_bytes(job, stage, last=False) for stage in {0, job.pp - 1}]
-    rings = [replica_ring(job, size.dense, size.expert) for size in sizes]
-    between, inside = float(np.mean(rates.eps_Bps)), float(np.mean(rates.nvlink_Bps))
-    return max(ring.between / between + ring.inside / inside for ring in rings)
+    """Return the seconds of what replicas exchange after all passes, on the slower of the first and the last stage."""
+    sizes = [replica_bytes(job, stage, last=True) for stage in {0, job.pp - 1}]
+    return max(_all_reduce_s(job, rates, size.dense, size.expert) for size in sizes)
+
+
+def least_gradient_seconds(job: Workload, rates: Any) -> float:
+    """Return the seconds after all passes in which replicas exchange one block of the kind that takes the least."""
+    each = {"none": job.grad_bytes, "gradients": job.gathered_bytes / 2, "parameters": 0.0}
+    bytes_each = each.get(job.sharding, (job.grad_bytes + job.gathered_bytes) / 2)
+    kinds = [moe for moe, count in ((True, job.moe_layers), (False, job.architecture.blocks - job.moe_layers)) if count]
+    sizes = [block_params(job, moe) for moe in kinds]
+    return min(_all_reduce_s(job, rates, bytes_each * size.dense, bytes_each * size.expert, np.max) for size in sizes)
+
+
+def _all_reduce_s(job: Workload, rates: Any, dense: float, expert: float, of: Any = np.mean) -> float:
+    ring = replica_ring(job, dense, expert)
+    return ring.between / float(of(rates.eps_Bps)) + ring.inside / float(of(rates.nvlink_Bps))
 
 
 class Stages(NamedTuple):
@@ -183,7 +232,7 @@ class Row(NamedTuple):
     """All kinds of pipelines of some degrees, a dispatcher and a sharding, the least estimate [s] first.
 
     - `gradients`: seconds of gradients of one copy of the model; `hidden`: of them, beside one backward pass.
-    - `bound_s`: no set-up of the row takes less: the mean stage's computation for evenly loaded experts.
+    - `bound_s`: no set-up of the row takes less (`Ranking.bound_seconds`).
     """
 
     degrees: SetUp
@@ -239,14 +288,36 @@ class Ranking:
             times = self.times(one)
             exposed = exposed or self._gradients(one, times)
             stages, blocks = self._stages_of(one, times), self.job.architecture.blocks
-            bound_s = one.micro_batches * (blocks * times.least + times.head) / one.pp
             for sharding, seconds in exposed.items():
-                row = Row(one._replace(sharding=sharding), stages, *seconds, bound_s, NOTHING, NOTHING)
-                yield row.timed(times, blocks)
+                own = one._replace(sharding=sharding)
+                bound_s = self.bound_seconds(own, times)
+                row = Row(own, stages, *seconds, bound_s, NOTHING, NOTHING)
+                yield row.timed(self.times(own), blocks)
+
+    def bound_seconds(self, degrees: SetUp, times: BlockTimes) -> float:
+        """Return seconds that no pipeline with these degrees is below, whatever its schedule, layout, overlap,
+        recomputation and traffic.
+
+        An iteration ends with its last stage, so it takes at least the mean over stages of what each must do alone:
+
+        - Computation and tensor-parallel all-reduces of its passes, one after the other on its GPUs. Together, stages
+          run every micro-batch through every block and head once forward and once backward, in however many copies of
+          the model, and at least as slowly where cores communicate beside. The busiest rank of a block has at least
+          `least_load`; recomputation and waiting only add to it.
+        - Gradients after its last pass: those of all its blocks, or, where they overlap with passes, an equal part for
+          the block that is ready last. Both are at least those of one block of the lighter kind, all blocks alike.
+        - Its optimizer step: together, stages update every parameter, and replicas share at most all of its state.
+        """
+        alone, own = shape_job(self.job, degrees._replace(sharding="optimizer")), self.job.workload(degrees)
+        rates = self.rates_of(alone, degrees.dispatcher)
+        passes_s = degrees.micro_batches * (self.job.architecture.blocks * times.least + times.head) / degrees.pp
+        counts = alone.optimizer_step != "left-out"
+        step_s = counts * step_bytes(alone, 0) / float(np.max(rates.memory_Bps)) + float(np.min(rates.fixed_s))
+        return passes_s + least_gradient_seconds(own, rates) + step_s
 
     def times(self, set_up: SetUp, sent: AllToAlls | None = None) -> BlockTimes:
         """Return the seconds of a mean block; `sent`: its all-to-alls, None: those of evenly loaded experts."""
-        key = *set_up.shape, set_up.dispatcher, set_up.dispatch, set_up.recompute, sent
+        key = *set_up.shape, set_up.dispatcher, set_up.dispatch, set_up.recompute, gathers_of(set_up), sent
         if key not in self._times:
             alone = shape_job(self.job, set_up)
             rates = self.rates_of(alone, set_up.dispatcher)
@@ -258,7 +329,7 @@ class Ranking:
     def _stages_of(self, degrees: SetUp, times: BlockTimes) -> Stages:
         if self._head_blocks is None:
             self._head_blocks = round(times.head / times.alone, 1) if times.alone else 0.0
-        key = degrees.pp, degrees.micro_batches
+        key = degrees.pp, degrees.micro_batches, degrees.ep > 1  # a single EP rank has nothing to overlap
         if key not in self._stages:
             self._stages[key] = stages_of(self.job, degrees, self._head_blocks, self.job.fields["predicted"])
         return self._stages[key]
@@ -270,20 +341,22 @@ class Ranking:
         exposed: dict[str, tuple[float, float]] = {}
         for sharding in shardings_of(self.job, set_up):
             seconds = gradient_seconds(dataclasses.replace(job, sharding=sharding), rates)
-            if sharding in LATER_SHARDING:
-                passes = set_up.micro_batches * times.alone * blocks
-                exposed[sharding] = max(seconds - passes, 0.0) + seconds / set_up.micro_batches, 0.0
-            else:
-                exposed[sharding] = seconds, times.backward * blocks * self.overlaps_gradients
+            beside = self.overlaps_gradients and sharding not in LATER_SHARDING
+            exposed[sharding] = seconds, times.backward * blocks * beside
         return exposed
+
+
+def gathers_of(set_up: SetUp) -> tuple[str, int] | None:
+    """Return the sharding and the replicas that exchange parameters or gradients of every block; None: none do."""
+    return (set_up.sharding, set_up.dp) if set_up.sharding in LATER_SHARDING else None
 
 
 def shape_job(job: OpenJob, set_up: SetUp) -> Workload:
     """Return the workload with the blocks of a set-up on a single stage, for one micro-batch."""
-    dp = job.gpus // (set_up.etp * set_up.ep)
+    dp = set_up.dp if gathers_of(set_up) else job.gpus // (set_up.etp * set_up.ep)
     return job.workload(
         SetUp(
             *(*set_up.shape[:4], 1, dp, set_up.micro_batch, 1),
-            **{name: getattr(set_up, name) for name in ("dispatch", "dispatcher", "recompute")},
+            **{name: getattr(set_up, name) for name in ("dispatch", "dispatcher", "sharding", "recompute")},
         )
     )

@@ -10,7 +10,7 @@ import numpy as np
 from mfabric_jax.case import Case
 from mfabric_jax.evaluate.experts import busy_of_blocks, busy_of_layers
 from mfabric_jax.evaluate.problem import Problem, problem_of
-from mfabric_jax.evaluate.resolving.ranking import AllToAlls
+from mfabric_jax.evaluate.resolving.ranking import AllToAlls, gathers_of
 from mfabric_jax.evaluate.resolving.resolve import resolve
 from mfabric_jax.evaluate.setups.coarse import MeanBlocks, mean_blocks
 from mfabric_jax.evaluate.solving import solve
@@ -189,7 +189,7 @@ class Blocks:
         return MeanBlocks(moe, dense, head, each[-1].pair)
 
     def _mean_of(self, set_up: SetUp, kind: str) -> MeanBlocks:
-        key = *set_up.shape, set_up.dispatcher, set_up.dispatch, set_up.sharding, set_up.recompute, kind
+        key = *set_up.shape, set_up.dispatcher, set_up.dispatch, gathers_of(set_up), set_up.recompute, kind
         if key not in self._mean:
             self._mean[key] = self._run(set_up, kind)
         return self._mean[key]
@@ -203,7 +203,7 @@ class Blocks:
             own,
             architecture=mini.architecture,
             pp=1,
-            dp=own.gpus // (own.tp * own.ep),
+            gpus=own.gpus // own.pp,
             micro_batches=STEADY[kind],
             schedule=mini.schedule,
             overlap_passes=mini.overlap_passes,

@@ -6,11 +6,13 @@ For balanced traffic both clocks agree.
 
 import functools
 import itertools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from mfabric_jax.evaluate.setups.passes_loops import PAIR
 from mfabric_jax.support.loops import at_first_call
 from mfabric_jax.timing.blocks import Rules
 from mfabric_jax.timing.iteration import (
@@ -27,7 +29,8 @@ from mfabric_jax.workload.schedules import BACKWARD, FORWARD, INPUT, SCHEDULES, 
 
 _alternate = at_first_call("mfabric_jax.evaluate.setups.passes_loops:alternate")
 _play = at_first_call("mfabric_jax.evaluate.setups.passes_loops:play_passes")
-PERIODS = 4  # micro-batches over stages that are played; more repeat
+MOST_PLAYED = 1 << 17  # passes of all stages that are played one by one
+PERIODS = 4  # micro-batches over stages that are played of longer iterations; more repeat
 
 
 class MeanBlocks(NamedTuple):
@@ -83,15 +86,15 @@ def coarse_seconds(job: Workload, rates: FabricRates, blocks: MeanBlocks, rules:
     send = np.array([_crossing_s(a, b, sends, job.pp) for a, b in itertools.pairwise(stage_of)] + [0.0])
     played = functools.partial(_ends, job, times, np.asarray(blocks.pair), send, moe.astype(float))
     alone = blocks.moe[FORWARD], blocks.moe[BACKWARD]
-    ends, last = played(alone)
+    ends, *last = played(alone)
     rates = jax.tree.map(lambda x: x[:, None] if x.ndim == 1 else x, one)
-    return float((ends + _exposed(job, rates, ends, last, times, rules) + step_seconds(job, rates)[0]).max())
+    return float((ends + _exposed(job, rates, blocks, ends, last, rules) + step_seconds(job, rates)[0]).max())
 
 
 def _exposed(
-    job: Workload, rates: FabricRates, ends: np.ndarray, last: np.ndarray, times: np.ndarray, rules: Rules
+    job: Workload, rates: FabricRates, blocks: MeanBlocks, ends: np.ndarray, last: Sequence[np.ndarray], rules: Rules
 ) -> np.ndarray:
-    """Seconds of gradients after the passes of every stage."""
+    """Seconds of gradients after the passes of every stage; `last`: of backward passes, as in `_ends`."""
     reduce_s = np.broadcast_to(all_reduce_seconds(job, rates)[0], ends.shape)
     if not rules.dp_overlap or job.sharding not in ("none", "optimizer"):
         return reduce_s
@@ -99,9 +102,13 @@ def _exposed(
     for stage in range(job.pp):
         done = []
         for part in job.stage_places(stage):
+            end, kind, took = (each[stage, part] for each in last)
             count = job.place_blocks[part]
-            each = times[BACKWARD, part] / count
-            done += [last[part] - each * behind for behind in range(count)]
+            each = np.full(count, took / count)  # of blocks, in a pair as if they all took the same
+            if kind != PAIR:
+                each[:] = blocks.dense[kind]
+                each[list(job.place_positions(part))] = blocks.moe[kind]
+            done += list(end - (np.cumsum(each) - each))  # the first block of the model comes last
         done.sort()
         left = np.arange(len(done), 0, -1) / len(done)
         exposed[stage] = max(0.0, (np.array(done) + left * reduce_s[stage]).max() - ends[stage])
@@ -125,25 +132,31 @@ def _crossing_s(stage: int, other: int, sends: np.ndarray, pp: int) -> float:
 
 def _ends(
     job: Workload, times: np.ndarray, pair: np.ndarray, send: np.ndarray, count: np.ndarray, alone: tuple[float, float]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of stages [P], and of the last backward pass of places; a long iteration repeats its steady part."""
+) -> tuple[np.ndarray, ...]:
+    """Ends of stages [P], and end, kind and seconds of the last backward pass of places on stages [P places].
+
+    A very long iteration repeats its steady part. Its slowest stage takes over late if others are nearly as slow.
+    """
     step = job.pp * (2 if job.order.even else 1)
-    few = job.micro_batches - (job.micro_batches - PERIODS * step) // step * step
-    if job.micro_batches <= (PERIODS + 2) * step:
+    each = 2 * job.pp * job.chunks  # passes of a micro-batch
+    periods = max(PERIODS, MOST_PLAYED // (each * step) - 1)
+    few = job.micro_batches - (job.micro_batches - periods * step) // step * step
+    if job.micro_batches <= (periods + 2) * step:
         return _played(job, job.micro_batches, times, pair, send, count, alone)
     shorter, longer = (_played(job, many, times, pair, send, count, alone) for many in (few, few + step))
     periods = (job.micro_batches - few) // step
     slope = longer[0].max() - shorter[0].max()
-    return shorter[0] + periods * slope, shorter[1] + periods * slope
+    return shorter[0] + periods * slope, shorter[1] + periods * slope, *shorter[2:]
 
 
 def _played(
     job: Workload, many: int, times: np.ndarray, pair: np.ndarray, send: np.ndarray, count: np.ndarray, alone: Any
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, ...]:
     kind, micro_batch, place, paired = _passes(job.schedule, job.shape._replace(micro_batches=many))
-    ends, last = np.zeros(job.pp), np.zeros(times.shape[1])
-    assert _play(kind, micro_batch, place, paired, many, times, pair, send, *alone, count, ends, last)
-    return ends, last
+    ends, (last, took) = np.zeros(job.pp), np.zeros((2, job.pp, times.shape[1]))
+    of_last = np.zeros(last.shape, np.int64)
+    assert _play(kind, micro_batch, place, paired, many, times, pair, send, *alone, count, ends, last, of_last, took)
+    return ends, last, of_last, took
 
 
 @functools.lru_cache(maxsize=256)

@@ -5,7 +5,7 @@ Loops of numba. Sources of the orders: `workload.schedules`.
 
 import numpy as np
 
-FORWARD, BACKWARD, WEIGHT, INPUT = range(4)
+FORWARD, BACKWARD, WEIGHT, INPUT, PAIR = range(5)
 
 
 def alternate(stages, micro_batches, chunks, warm, overlap, kind, micro_batch, chunk, paired):
@@ -30,8 +30,11 @@ def alternate(stages, micro_batches, chunks, warm, overlap, kind, micro_batch, c
                 at += 1
 
 
-def play_passes(kind, micro_batch, place, paired, many, times, pair, send, alone_f, alone_b, blocks, ends, last):
-    """Fill the ends [P] of stages and of the last backward pass of every place [places].
+def play_passes(
+    kind, micro_batch, place, paired, many, times, pair, send, alone_f, alone_b, blocks, ends, last, of_last, took
+):
+    """Fill the ends [P] of stages; of the last backward pass of every place on a stage [P places], its end, kind
+    (`PAIR`: beside a forward pass), and seconds.
 
     `times` [4 places]: seconds by kind; `pair` [2]: seconds of two passes beside each other, fixed and by block;
     `send` [places]: seconds from a place to the next; `alone_f`, `alone_b`: of a block; `blocks` [places].
@@ -87,7 +90,8 @@ def play_passes(kind, micro_batch, place, paired, many, times, pair, send, alone
                     if own != WEIGHT:
                         done[0 if own == FORWARD else 1, p, m] = end
                     if own != FORWARD:
-                        last[p] = max(last[p], end)
+                        last[stage, p], took[stage, p] = end, length
+                        of_last[stage, p] = PAIR if width == 2 else own
                 at[stage] += width
                 left -= width
                 moved = True

@@ -1,0 +1,131 @@
+"""The search of set-ups against timing all of them, its bound, and what more room, bandwidth and choice do to it."""
+
+import numpy as np
+import pytest
+
+from mfabric_jax import InputError
+from mfabric_jax.evaluate.resolving.ranking import least_load
+from mfabric_jax.evaluate.resolving.traffic import draw_loads
+from mfabric_jax.evaluate.setups.search import LEVELS
+from mfabric_jax.timing.iteration import expert_load
+from mfabric_jax.traffic.dispatch import kept_share
+from mfabric_jax.workload.memory import fullest_stage, usable_bytes
+from tests.evaluate.setups import even
+from tests.evaluate.setups.spaces import LONG, SMALL, TIGHT, every, laid_out, search_of
+
+ROUNDED = 1e-5  # rows are in float32
+HEURISTIC = 1.01  # set-ups whose coarse time is this much above the best are not timed
+
+
+def fits(search, set_up):
+    job = search.job.workload(set_up)
+    gpu = search.job.gpu
+    return fullest_stage(job, draw_loads(search.base, job))[1].total <= usable_bytes(gpu.memory_bytes)
+
+
+def levels_of(search, set_up):
+    """The levels of recomputation with which a set-up is legal and fits."""
+    for level in search.job.some("recompute", LEVELS):
+        one = set_up._replace(recompute=level)
+        try:
+            search.job.workload(one)
+        except InputError:
+            continue
+        if fits(search, one):
+            yield one
+
+
+def timed(search, some=slice(None)):
+    """The seconds of all set-ups, each with the least recomputation that fits."""
+    each = [one for kind in every(search.job) for one in laid_out(search, kind)][some]
+    fitted = (next(levels_of(search, one), None) for one in each)
+    return {one: search.time(one) for one in fitted if one is not None}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fabric", ["fat-tree", "mfabric"])
+@pytest.mark.parametrize("settings", [TIGHT, LONG])
+def test_the_search_finds_the_least_of_all_set_ups(settings, fabric):
+    search = search_of(settings | {"network.fabric": fabric})
+    found = search.find()
+    seconds = timed(search)
+    best = min(seconds, key=seconds.get)
+    assert len(seconds) > 400
+    assert found.seconds <= seconds[best] * (1 + 1e-9), best.words
+    assert found.seconds == pytest.approx(search.time(found.best), rel=1e-9)
+    assert found.bound_s <= min(seconds.values()) * (1 + ROUNDED)
+    bounds = {row.degrees: row.bound_s for row in search._rows()}
+    for one, time_s in seconds.items():
+        row = one.plain._replace(recompute="none")
+        assert bounds[row] <= time_s * (1 + ROUNDED), one.words
+
+
+@pytest.mark.slow
+def test_the_least_recomputation_that_fits_is_the_quickest():
+    search = search_of(TIGHT | {"network.fabric": "fat-tree"})
+    each = [one for kind in every(search.job) for one in laid_out(search, kind)]
+    recomputed = (one for one in each if not fits(search, one))
+    several = [levels for one in recomputed if len(levels := [*levels_of(search, one)]) > 1][::4]
+    assert len(several) > 10
+    for levels in several:
+        seconds = [*map(search.time, levels)]
+        assert seconds[0] <= min(seconds) * (1 + ROUNDED), levels[0].words
+    print(f"{len(several)} with several levels")
+
+
+DEEP = {  # dense blocks, shared experts, multi-token prediction, unequal layouts
+    **{"model.blocks": 5, "model.dense_blocks": 2, "model.dense_hidden": 8192, "model.next_tokens": 1, "job.mtp": True},
+    "job.parallel.pp": 4,
+}
+BOUNDED = {
+    "recomputation": (TIGHT | {"job.recompute": "block"}, slice(None, None, 40)),
+    "cores that communicate": (SMALL | {"job.overlap": "passes", "job.passes.comm_cores": 0.3}, slice(None, None, 12)),
+    "copies of the model": (SMALL | {"job.schedule": "dualpipe"}, slice(None, None, 8)),
+    "heads": (SMALL | DEEP, slice(None, None, 8)),
+    "dropped tokens": (SMALL | {"job.capacity_factor": 1.0, "job.parallel.ep": 8}, slice(None, None, 20)),
+    "skewed and dropped": (
+        SMALL
+        | {"job.capacity_factor": 1.0, "traffic.source": "generated", "traffic.generated.skew": 4.0}
+        | {"job.parallel.ep": 2},
+        slice(None, None, 24),
+    ),
+    "weights on every replica": (SMALL | {"job.sharding": "none"}, slice(None, None, 30)),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_no_set_up_takes_less_than_the_bound(name):
+    settings, some = BOUNDED[name]
+    search = search_of(settings | {"network.fabric": "fat-tree"})
+    rows = search._rows()
+    bounds = {row.degrees: row.bound_s for row in rows}
+    seconds = timed(search, some)
+    assert len(seconds) >= 4
+    below = {one: bounds[one.plain._replace(recompute="none")] / time_s for one, time_s in seconds.items()}
+    assert max(below.values()) <= 1 + ROUNDED, max(below, key=below.get).words
+    assert max(below.values()) > 0.3
+    print(f"{name}: {len(below)} set-ups, bound at most {max(below.values()):.3f} of the time")
+
+
+def test_the_bound_is_nearly_reached_where_nothing_waits():
+    # One EP rank and one stage send nothing; gradients overlap with all but the last block.
+    alone = {f"job.parallel.{name}": 1 for name in ("tp", "ep", "cp")}
+    settings = SMALL | alone | {"gpu.memory_gigabytes": 400.0, "job.sharding": "none", "job.batch.global_batch": 512}
+    search = search_of(settings | {"network.fabric": "fat-tree", "compute.experts": "balanced"})
+    (row,) = (row for row in search._rows() if (row.degrees.pp, row.degrees.micro_batch) == (1, 4))
+    bound, seconds = row.bound_s, search.time(row.degrees)
+    assert 0.99 * seconds < bound <= seconds * (1 + ROUNDED)
+
+
+def test_dropped_tokens_leave_the_busiest_rank_less_than_an_even_load():
+    job = even.job(ep=4, capacity_factor=1.25)
+    assert least_load(even.job(ep=4)) == 1
+    rng, loads = np.random.default_rng(0), []
+    for hot in range(1, 9):  # how many of 8 experts the tokens of a block choose
+        share = np.zeros(8)
+        share[rng.permutation(8)[:hot]] = rng.dirichlet(np.ones(hot))
+        count = np.broadcast_to(share * job.selections, (1, 1, 4, 8))
+        loads.append(float(expert_load(job, count * kept_share(job, count), 1)[0, 0]))
+    assert min(loads) == pytest.approx(1.25 / 8 * 4)  # of one expert, which is on one of four ranks
+    assert least_load(job) == pytest.approx(1.25 / 8)
+    assert least_load(job) <= min(loads) < 1
