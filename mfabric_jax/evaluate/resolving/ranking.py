@@ -261,7 +261,7 @@ class Ranking:
     def _stages_of(self, degrees: SetUp, times: BlockTimes) -> Stages:
         if self._head_blocks is None:
             self._head_blocks = round(times.head / times.alone, 1) if times.alone else 0.0
-        key = degrees.pp, degrees.micro_batches
+        key = degrees.pp, degrees.micro_batches, degrees.ep > 1  # without all-to-alls no passes overlap
         if key not in self._stages:
             self._stages[key] = stages_of(self.job, degrees, self._head_blocks, self.job.fields["predicted"])
         return self._stages[key]

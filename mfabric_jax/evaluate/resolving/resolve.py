@@ -236,7 +236,7 @@ def _recipe(draft: _DraftCase, model: NamedModel) -> Statement:
     degrees = _degrees_in(statement)
     draft.recipe = recipe.source.partition(":")[0]
     if clash := _clash(draft, statement, degrees):
-        bound = degrees | {"job.layout", "job.interleaved.chunks"}
+        bound = degrees | {TP_REDUCES, "job.layout", "job.interleaved.chunks"}
         bound |= {"job.schedule"} if statement.get("job.schedule") == "interleaved" else set()
         statement = {path: value for path, value in statement.items() if path not in bound}
         draft.why["recipe"], draft.recipe = clash, draft.recipe + OTHER_DEGREES
@@ -244,7 +244,7 @@ def _recipe(draft: _DraftCase, model: NamedModel) -> Statement:
 
 
 def _degrees_in(statement: Statement) -> set[str]:
-    return {path for path in statement if path.startswith("job.parallel.")}
+    return {path for path in statement if path in SEARCHED and path.startswith("job.parallel.")}
 
 
 SEARCHED = {  # path of a setting that a search may fill: field of a `SetUp`
