@@ -36,7 +36,6 @@ from mfabric_jax.workload.volume import (
     tp_bytes_per_gpu,
 )
 
-
 NOTHING = np.zeros(0)
 BESIDE_BUBBLE = 0.5  # of the bubble remains where passes overlap: more of them are under way
 
@@ -76,7 +75,7 @@ class BlockTimes(NamedTuple):
 
 
 def block_times(job: Workload, seconds: BlockSeconds, rates: Any, sent: AllToAlls, cores: float) -> BlockTimes:
-    """Return the estimated seconds of a mean block. `rates`: a `FabricRates`; `cores`: those that communicate beside."""
+    """Return the estimated seconds of a mean block. `rates`: a `FabricRates`; `cores`: those that communicate."""
     model, back, again = job.architecture, backward_of(seconds), recomputed_of(job.recompute)
     layers, more = job.moe_layers / model.blocks, sent.busy - 1
     dense = 1 - layers
@@ -114,9 +113,10 @@ def _ring_s(job: Workload, seconds: BlockSeconds, rates: Any) -> float:
     return max(0.0, context_bytes(job) / Bps - (job.cp - 1) / job.cp * float(seconds.scores_s))
 
 
-def gradient_seconds(job: Workload, rates: Any) -> float:
-    """Return the seconds of the gradients' all-reduce on the slower of the first and the last stage."""
-    sizes = [replica_bytes(job, stage, last=False) for stage in {0, job.pp - 1}]
+def gradient_seconds(job: Workload, rates: Any, *, last: bool) -> float:
+    """Return the seconds of what replicas exchange on the slower of the first and the last stage, as in
+    `replica_bytes`."""
+    sizes = [replica_bytes(job, stage, last=last) for stage in {0, job.pp - 1}]
     rings = [replica_ring(job, size.dense, size.expert) for size in sizes]
     between, inside = float(np.mean(rates.eps_Bps)), float(np.mean(rates.nvlink_Bps))
     return max(ring.between / between + ring.inside / inside for ring in rings)
@@ -184,6 +184,8 @@ class Row(NamedTuple):
     """All kinds of pipelines of some degrees, a dispatcher and a sharding, the least estimate [s] first.
 
     - `gradients`: seconds of gradients of one copy of the model; `hidden`: of them, beside one backward pass.
+    - `waits`: seconds of weights and gradients that replicas exchange for every micro-batch and passes do not hide.
+    - `passes`: part of `seconds` in passes and the bubble.
     - `bound_s`: no set-up of the row takes less: the mean stage's computation for evenly loaded experts.
     """
 
@@ -192,20 +194,26 @@ class Row(NamedTuple):
     gradients: float
     hidden: float
     bound_s: float
-    seconds: np.ndarray
-    order: np.ndarray
+    waits: float = 0.0
+    seconds: np.ndarray = NOTHING
+    passes: np.ndarray = NOTHING
+    order: np.ndarray = NOTHING
 
     def timed(self, times: BlockTimes, blocks: int) -> "Row":
         """Return the row with estimates for these seconds of a block."""
         one, stages = self.degrees, self.stages
-        seconds = pipeline_seconds(stages, times, one.pp, blocks, one.micro_batches)
+        passes = pipeline_seconds(stages, times, one.pp, blocks, one.micro_batches)
         reduced, part_s = self.gradients * stages.copies, self.hidden / stages.chunks
         first = reduced - part_s * (1 + one.pp * (stages.chunks - 1))  # since the first chunk's gradients are ready
-        seconds = seconds + np.maximum(np.maximum(first, reduced / stages.chunks - part_s), reduced * one.pp / blocks)
+        seconds = (
+            passes
+            + self.waits
+            + np.maximum(np.maximum(first, reduced / stages.chunks - part_s), reduced * one.pp / blocks)
+        )
         if one.sharding in LATER_SHARDING:
             seconds = np.where(stages.plain > 0, seconds, np.inf)
         order = np.argsort(seconds, kind="stable")
-        return self._replace(seconds=seconds[order], order=order)
+        return self._replace(seconds=seconds[order], passes=passes[order], order=order)
 
     def set_up(self, number: int) -> SetUp:
         """Return the set-up with the estimate of this number."""
@@ -244,7 +252,7 @@ class Ranking:
             stages, blocks = self._stages_of(one, times), self.job.architecture.blocks
             bound_s = one.micro_batches * (blocks * times.least + times.head) / one.pp
             for sharding, seconds in exposed.items():
-                row = Row(one._replace(sharding=sharding), stages, *seconds, bound_s, NOTHING, NOTHING)
+                row = Row(one._replace(sharding=sharding), stages, *seconds[:2], bound_s, *seconds[2:])
                 yield row.timed(times, blocks)
 
     def times(self, set_up: SetUp, sent: AllToAlls | None = None) -> BlockTimes:
@@ -266,18 +274,20 @@ class Ranking:
             self._stages[key] = stages_of(self.job, degrees, self._head_blocks, self.job.fields["predicted"])
         return self._stages[key]
 
-    def _gradients(self, set_up: SetUp, times: BlockTimes) -> dict[str, tuple[float, float]]:
-        """Seconds of gradients by what replicas shard, and of them beside one backward pass."""
+    def _gradients(self, set_up: SetUp, times: BlockTimes) -> dict[str, tuple[float, float, float]]:
+        """`Row.gradients`, `hidden` and `waits` by what replicas shard."""
         job = self.job.workload(set_up)
         rates, blocks = self.rates_of(job, set_up.dispatcher), job.architecture.blocks / set_up.pp
-        exposed: dict[str, tuple[float, float]] = {}
+        exposed: dict[str, tuple[float, float, float]] = {}
         for sharding in shardings_of(self.job, set_up):
-            seconds = gradient_seconds(dataclasses.replace(job, sharding=sharding), rates)
+            own = dataclasses.replace(job, sharding=sharding)
+            seconds = gradient_seconds(own, rates, last=True)
             if sharding in LATER_SHARDING:
                 passes = set_up.micro_batches * times.alone * blocks
-                exposed[sharding] = max(seconds - passes, 0.0) + seconds / set_up.micro_batches, 0.0
+                waits = gradient_seconds(own, rates, last=False) - seconds - passes
+                exposed[sharding] = seconds, 0.0, max(waits, 0.0)
             else:
-                exposed[sharding] = seconds, times.backward * blocks * self.overlaps_gradients
+                exposed[sharding] = seconds, times.backward * blocks * self.overlaps_gradients, 0.0
         return exposed
 
 

@@ -22,7 +22,7 @@ from mfabric_jax.evaluate.setups.coarse import coarse_seconds
 from mfabric_jax.evaluate.solving import solve, times_of
 from mfabric_jax.workload.frameworks import obstacle
 from mfabric_jax.workload.memory import fullest_stage, kept_bytes, usable_bytes
-from mfabric_jax.workload.recompute import PARTS
+from mfabric_jax.workload.recompute import PARTS, recomputed_of
 from mfabric_jax.workload.schedules import BACKWARD, FORWARD
 from mfabric_jax.workload.space import (
     ANY_FRAMEWORK,
@@ -144,7 +144,8 @@ class Search:
         for coarse_s, set_up in found:
             if coarse_s > NEAR * best or len(timed) == TIMED:
                 break
-            family = *set_up.shape, set_up.dispatcher, set_up.schedule, set_up.overlap
+            again = recomputed_of(set_up.recompute).exchanges
+            family = *set_up.shape, set_up.pp, set_up.dispatcher, set_up.schedule, set_up.overlap, again
             if coarse_s * later.get(family, 0.0) > NEAR * best:
                 continue
             if (exact := self._fitting(set_up)) is not None:
@@ -199,13 +200,15 @@ class Search:
                 self.counts["too_large"] += len(row.seconds)
             elif stage[number] < CLOCK:
                 stage[number] += 1
+                row = row._replace(waits=0.0) if stage[number] == CLOCK else row  # which the clock of blocks counts
                 rows[number] = row = row.timed(self._block_times(row.degrees, stage[number]), blocks)
                 heapq.heappush(queue, (row.seconds[0], number, 0, None))
             else:
                 if at + 1 < len(row.seconds):
                     heapq.heappush(queue, (row.seconds[at + 1], number, at + 1, None))
                 if (fitted := self._usable(row.set_up(at))) is not None:
-                    heapq.heappush(queue, (seconds * self._recomputed(fitted), number, at, fitted))
+                    again_s = row.passes[at] * (self._recomputed(fitted) - 1)
+                    heapq.heappush(queue, (seconds + again_s, number, at, fitted))
 
     def _rows(self) -> list[Row]:
         rows: list[Row] = []
