@@ -98,6 +98,12 @@ def fullest_stage(workload: Workload, loads: Loads = None, stages: Collection[in
     return max(every.items(), key=lambda item: item[1].total)
 
 
+def kept_bytes(workload: Workload) -> tuple[float, float]:
+    """Return the bytes per token that a block with experts and one without keep for their backward pass."""
+    gpus = _OnGpus(workload, None)
+    return gpus.attention + gpus.moe.bytes_at(1.0), gpus.attention + gpus.dense
+
+
 class _OnGpus:
     """Bytes per token of a GPU, for blocks with and without experts. `ROUTED` parts grow with a rank's load."""
 

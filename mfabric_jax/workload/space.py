@@ -18,7 +18,8 @@ from mfabric_jax.workload.parallel import Workload
 from mfabric_jax.workload.schedules import SCHEDULES, PipelineShape, check_shape, micro_batches_for
 
 MOST_STAGES, MOST_CHUNKS, MOST_CONTEXT = 64, 16, 64
-MICRO_BATCHES = (1, 2, 4, 8)  # sequences of an EP rank in a micro-batch
+MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # sequences of an EP rank in a micro-batch
+MOST_PIPELINED = 8  # of them, on more than two stages, which need many micro-batches and hold them
 MOST_PASSES = 1 << 12  # micro-batches of an EP rank
 WAYS = {"nccl": "per-expert", "deepep": "per-server", "hybridep": "per-server"}  # dispatch of each dispatcher
 ANY_FRAMEWORK = "any"
@@ -159,7 +160,8 @@ def _of_group(job: OpenJob, tp: int, etp: int, ep: int, pp: int) -> Iterator[Set
         if ep % shared or job.sequence % (halves * folded):
             continue
         # Twice the sequences on twice the context ranks are the same tokens, sent once more.
-        for micro_batch in job.some("micro_batch", MICRO_BATCHES if cp == 1 else MICRO_BATCHES[:1]):
+        usual = MICRO_BATCHES if cp == 1 or "cp" in job.stated else MICRO_BATCHES[:1]
+        for micro_batch in job.some("micro_batch", [size for size in usual if pp <= 2 or size <= MOST_PIPELINED]):
             count = _count(job, micro_batch * ep * dp, shared, pp)
             if count is not None:
                 yield SetUp(tp, etp, ep, cp, pp, dp, micro_batch, count)
@@ -224,7 +226,7 @@ def dispatchers_of(job: OpenJob, ep: int) -> Sequence[tuple[str, str]]:
 def layouts_of(
     blocks: int, predicted: int, pp: int, chunks: int, schedule: str, head_blocks: float, *, runs: bool
 ) -> tuple[str, ...]:
-    """Return layouts to search: even, ends, and the one with the least time of the slowest stage.
+    """Return layouts to search: even, ends, and those with the least time of the slowest stage and place.
 
     - `head_blocks`: seconds of the output head over those of a block; `runs`: write what frameworks do not divide by
       themselves, block by block.
@@ -242,9 +244,24 @@ def layouts_of(
         if not written or sizes[-1] >= predicted:
             found.setdefault(sizes, _in_letters(sizes, predicted) if written else name)
     balanced = _balanced(blocks, predicted, pp, chunks, schedule, head_blocks)
-    if balanced is not None:
-        found.setdefault(balanced, _in_letters(balanced, predicted))
+    level = (_level(blocks, predicted, places, head_blocks, late) for late in (False, True)) if chunks > 1 else ()
+    for sizes in (balanced, *level):
+        if sizes is not None:
+            found.setdefault(sizes, _in_letters(sizes, predicted))
     return tuple(found.values())
+
+
+def _level(blocks: int, predicted: int, places: int, head_blocks: float, late: bool) -> tuple[int, ...] | None:
+    """Blocks of each place so that the slowest place, the output head included, is as quick as can be: stages run
+    places of the same chunk at the same time. `late`: blocks that do not divide are in the last places."""
+    most = blocks - places + 1  # in the last place
+    if most < max(1, predicted):
+        return None
+    slowest = lambda size: max(-(-(blocks - size) // (places - 1)), size + head_blocks)  # noqa: E731
+    last = min(range(max(1, predicted), most + 1), key=lambda size: (slowest(size), -size))
+    others, more = divmod(blocks - last, places - 1)
+    extra = [index >= places - 1 - more if late else index < more for index in range(places - 1)]
+    return (*(others + one for one in extra), last)
 
 
 def _balanced(

@@ -232,6 +232,7 @@ class Row(NamedTuple):
     """All kinds of pipelines of some degrees, a dispatcher and a sharding, the least estimate [s] first.
 
     - `gradients`: seconds of gradients of one copy of the model; `hidden`: of them, beside one backward pass.
+    - `passes`: part of `seconds` in passes and the bubble.
     - `bound_s`: no set-up of the row takes less (`Ranking.bound_seconds`).
     """
 
@@ -240,20 +241,21 @@ class Row(NamedTuple):
     gradients: float
     hidden: float
     bound_s: float
-    seconds: np.ndarray
-    order: np.ndarray
+    seconds: np.ndarray = NOTHING
+    passes: np.ndarray = NOTHING
+    order: np.ndarray = NOTHING
 
     def timed(self, times: BlockTimes, blocks: int) -> "Row":
         """Return the row with estimates for these seconds of a block."""
         one, stages = self.degrees, self.stages
-        seconds = pipeline_seconds(stages, times, one.pp, blocks, one.micro_batches)
+        passes = pipeline_seconds(stages, times, one.pp, blocks, one.micro_batches)
         reduced, part_s = self.gradients * stages.copies, self.hidden / stages.chunks
         first = reduced - part_s * (1 + one.pp * (stages.chunks - 1))  # since the first chunk's gradients are ready
-        seconds = seconds + np.maximum(np.maximum(first, reduced / stages.chunks - part_s), reduced * one.pp / blocks)
+        seconds = passes + np.maximum(np.maximum(first, reduced / stages.chunks - part_s), reduced * one.pp / blocks)
         if one.sharding in LATER_SHARDING:
             seconds = np.where(stages.plain > 0, seconds, np.inf)
         order = np.argsort(seconds, kind="stable")
-        return self._replace(seconds=seconds[order], order=order)
+        return self._replace(seconds=seconds[order], passes=passes[order], order=order)
 
     def set_up(self, number: int) -> SetUp:
         """Return the set-up with the estimate of this number."""
@@ -291,7 +293,7 @@ class Ranking:
             for sharding, seconds in exposed.items():
                 own = one._replace(sharding=sharding)
                 bound_s = self.bound_seconds(own, times)
-                row = Row(own, stages, *seconds, bound_s, NOTHING, NOTHING)
+                row = Row(own, stages, *seconds, bound_s)
                 yield row.timed(self.times(own), blocks)
 
     def bound_seconds(self, degrees: SetUp, times: BlockTimes) -> float:
@@ -335,7 +337,7 @@ class Ranking:
         return self._stages[key]
 
     def _gradients(self, set_up: SetUp, times: BlockTimes) -> dict[str, tuple[float, float]]:
-        """Seconds of gradients by what replicas shard, and of them beside one backward pass."""
+        """`Row.gradients` and `hidden` by what replicas shard."""
         job = self.job.workload(set_up)
         rates, blocks = self.rates_of(job, set_up.dispatcher), job.architecture.blocks / set_up.pp
         exposed: dict[str, tuple[float, float]] = {}

@@ -247,7 +247,7 @@ def _recipe(draft: _DraftCase, model: NamedModel) -> Statement:
 
 
 def _degrees_in(statement: Statement) -> set[str]:
-    return {path for path in statement if path.startswith("job.parallel.") and path != TP_REDUCES}
+    return {path for path in statement if path in SEARCHED and path.startswith("job.parallel.")}
 
 
 SEARCHED = {  # path of a setting that a search may fill: field of a `SetUp`

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import heapq
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -20,8 +21,8 @@ from mfabric_jax.evaluate.setups.blocks import Blocks, Sample
 from mfabric_jax.evaluate.setups.coarse import coarse_seconds
 from mfabric_jax.evaluate.solving import solve, times_of
 from mfabric_jax.workload.frameworks import obstacle
-from mfabric_jax.workload.memory import fullest_stage, usable_bytes
-from mfabric_jax.workload.recompute import recomputed_of
+from mfabric_jax.workload.memory import fullest_stage, kept_bytes, usable_bytes
+from mfabric_jax.workload.recompute import PARTS, recomputed_of
 from mfabric_jax.workload.schedules import BACKWARD, FORWARD
 from mfabric_jax.workload.space import (
     ANY_FRAMEWORK,
@@ -38,11 +39,17 @@ COARSE, TIMED = 600, 40  # most set-ups by the coarse clock, and by the usual on
 SLACK = 1.05  # estimates up to this times the best coarse time get the coarse clock
 NEAR = 1.01  # coarse times up to this times the best time get the usual clock, which is later by up to 7 %
 SHOWN = 10
-LEVELS = (  # of recomputation, the least time first
-    *("none", "norm", "norm+activation", "light", "norm+activation+shared", "norm+activation+mla-up+shared"),
-    *("attention", "attention+activation", "block"),
-)
+LOOSE = 1.02  # of the memory of sampled blocks: all blocks, whose loads differ, need up to this less
+LEAST_FREED = 0.99  # a level of recomputation keeps at most this times the bytes of the quicker ones
 EVEN, TRAFFIC, CLOCK = range(3)  # what the estimates of a row rest on
+
+
+def _joined(parts: Sequence[str]) -> Iterator[str]:
+    """Yield all sets of parts, joined as a setting; a router is recomputed with the experts or not at all."""
+    for count in range(1, len(parts) + 1):
+        for some in itertools.combinations(parts, count):
+            if "router" not in some or "moe" in some:
+                yield "+".join(some)
 
 
 class Runner(msgspec.Struct, frozen=True):
@@ -91,6 +98,8 @@ class Search:
         self.blocks, self.room = Blocks(self.base, self.job), usable_bytes(self.job.gpu.memory_bytes)
         self.counts = dict.fromkeys(("degrees", "estimated", "too_large", "not_run", "coarse", "timed"), 0)
         self.fitted: dict[Any, SetUp | None] = {}
+        self.known_levels: dict[Any, list[str]] = {}
+        self.rated_parts: dict[Any, list[tuple[float, float, float, str]]] = {}
         self.times: dict[SetUp, float | None] = {}
         self.bound_s = math.inf
         nominal = lambda job, dispatcher: self.blocks.rates_of(job, dispatcher, self._any)  # noqa: E731
@@ -135,7 +144,8 @@ class Search:
         for coarse_s, set_up in found:
             if coarse_s > NEAR * best or len(timed) == TIMED:
                 break
-            family = *set_up.shape, set_up.dispatcher, set_up.schedule, set_up.overlap
+            again = recomputed_of(set_up.recompute).exchanges
+            family = *set_up.shape, set_up.pp, set_up.dispatcher, set_up.schedule, set_up.overlap, again
             if coarse_s * later.get(family, 0.0) > NEAR * best:
                 continue
             if (exact := self._fitting(set_up)) is not None:
@@ -196,7 +206,8 @@ class Search:
                 if at + 1 < len(row.seconds):
                     heapq.heappush(queue, (row.seconds[at + 1], number, at + 1, None))
                 if (fitted := self._usable(row.set_up(at))) is not None:
-                    heapq.heappush(queue, (seconds * self._recomputed(fitted), number, at, fitted))
+                    again_s = row.passes[at] * (self._recomputed(fitted) - 1)
+                    heapq.heappush(queue, (seconds + again_s, number, at, fitted))
 
     def _rows(self) -> list[Row]:
         rows: list[Row] = []
@@ -297,11 +308,15 @@ class Search:
 
         def fits(level: str) -> bool:
             job = self.job.workload(set_up._replace(recompute=level))
-            return fullest_stage(job, loads, some)[1].total <= self.room
+            return fullest_stage(job, loads, some)[1].total <= LOOSE * self.room
 
         if not fits(levels[-1]):
             return None
-        return set_up._replace(recompute=next(level for level in levels if fits(level)))
+        first, last = -1, len(levels) - 1  # levels keep less and less
+        while last - first > 1:
+            middle = (first + last) // 2 if first >= 0 else 0
+            first, last = (first, middle) if fits(levels[middle]) else (middle, last)
+        return set_up._replace(recompute=levels[last])
 
     def _fits_exactly(self, set_up: SetUp) -> bool:
         job = self.job.workload(set_up)
@@ -311,11 +326,36 @@ class Search:
         """Return what a set-up may recompute, the least time first."""
         if "recompute" in self.job.stated:
             return (self.job.stated["recompute"],)
+        key = set_up.overlap, set_up.etp * set_up.ep > self.job.gpu.gpus_per_server
+        if (*key, set_up.pp) not in self.known_levels:
+            if key not in self.rated_parts:
+                self.rated_parts[key] = sorted(self._rated_parts(set_up))
+            self.known_levels[*key, set_up.pp] = self._make_levels(set_up, self.rated_parts[key])
+        return self.known_levels[*key, set_up.pp]
+
+    def _rated_parts(self, set_up: SetUp) -> Iterator[tuple[float, float, float, str]]:
+        """Yield seconds of a mean block and bytes that blocks with and without experts keep, by what is recomputed."""
+        model, parts = self.job.architecture, {*PARTS}
+        parts -= set() if any(getattr(kind, "ups", ()) for kind, _ in model.attention.shares) else {"mla-up"}
+        parts -= set() if model.shared_hidden else {"shared"}
+        parts -= set() if len(model.moe_blocks) < model.blocks else {"mlp"}
+        parts -= set() if model.moe_blocks and set_up.overlap == "none" else {"moe", "router"}
+        parts -= set() if self.job.frameworks == ANY_FRAMEWORK else {"attention"}
+        for level in ("none", *_joined([part for part in PARTS if part in parts])):
+            one = set_up.plain._replace(recompute=level)
+            yield self.ranking.times(one).alone, *kept_bytes(self.job.workload(one)), level
+
+    def _make_levels(self, set_up: SetUp, rated: Sequence[tuple[float, float, float, str]]) -> list[str]:
+        """Return levels of recomputation, each with less memory of the first stage and more time than those before."""
         model = self.job.architecture
-        absent = set() if model.shared_hidden else {"shared"}
-        absent |= set() if any(getattr(kind, "ups", ()) for kind, _ in model.attention.shares) else {"mla-up"}
-        some = [level for level in LEVELS if level == "block" or not recomputed_of(level).parts & absent]
-        return [level for level in some if set_up.overlap == "none" or not recomputed_of(level).exchanges]
+        first = range(-(-model.blocks // set_up.pp))
+        layers = len([block for block in model.moe_blocks if block in first]) / len(first)
+        kept = {level: layers * moe + (1 - layers) * dense for _, moe, dense, level in rated}
+        levels = ["none"]
+        for *_, level in rated:
+            if kept[level] <= LEAST_FREED * kept[levels[-1]]:
+                levels.append(level)
+        return levels if set_up.overlap != "none" else [*levels, "block"]
 
     def _weights_fit(self, degrees: SetUp) -> bool:
         """Whether weights and gradients alone may fit; on few stages, replicas may shard them."""
