@@ -20,14 +20,14 @@ def run(cases: Cases, options: Options) -> int | None:
     """Return the exit status; None for success."""
     shared.check_cases(cases)
     shared.check_outputs(options.out, figures=options.figures)
-    found, cases = shared.found_lines(cases, options.device), shared.settle(cases, options.device)
+    set_up_lines, cases = shared.found_lines(cases, options.device), shared.settle(cases, options.device)
     if options.figures is None:
-        rows, stopped = _compare(cases, options, found)
+        rows, stopped = _compare(cases, options, set_up_lines)
         return 130 if stopped else None
     from mfabric_jax.report.drawing_process import call_by_name, drawing
 
     with drawing() as drawings:
-        rows, stopped = _compare(cases, options, found)
+        rows, stopped = _compare(cases, options, set_up_lines)
         if stopped:
             return 130
         from mfabric_jax.evaluate.rows.timeline import examples
@@ -38,7 +38,7 @@ def run(cases: Cases, options: Options) -> int | None:
             shared.tell(path)
 
 
-def _compare(cases: Cases, options: Options, found: Sequence[str]) -> tuple[list[dict], bool]:
+def _compare(cases: Cases, options: Options, set_up_lines: Sequence[str]) -> tuple[list[dict], bool]:
     """Compute and print the rows. Return them, and whether the run was interrupted. `found`: lines on set-ups."""
     shared.start_jax(shared.dtype_of(cases), options.device)
     from mfabric_jax import report
@@ -53,7 +53,7 @@ def _compare(cases: Cases, options: Options, found: Sequence[str]) -> tuple[list
         if line is not None:
             print(line)
     print(report.comparison(rows) if rows else "no rows")
-    shared.print_lines(found)
+    shared.print_lines(set_up_lines)
     notes = *shared.case_notes(cases, set_ups=False), *config["not_known"], *_without_failures(rows, cases)
     for line in (*report.remarks(rows, config), *notes):
         print(line)

@@ -117,11 +117,11 @@ def _why_closed(case: Case) -> str:
 
 def _check_prices(cases: Cases) -> None:
     """Raise InputError if a cluster has no price."""
-    from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax, unsearched
+    from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax, without_search
     from mfabric_jax.evaluate.rows.costs import bill_of, unknown_parts
 
     for block in cases.blocks:
-        resolved = resolve_without_jax(unsearched(block.case))
+        resolved = resolve_without_jax(without_search(block.case))
         bill = bill_of(resolved, resolved.job, resolved.case.network.nic_gbps)
         if bill.cluster_usd is None:
             why = next(iter(unknown_parts(resolved, bill)), "a price is unknown.")

@@ -89,11 +89,11 @@ MOST_CHECKED = 1000  # cases that are resolved before JAX is loaded
 
 def check_cases(cases: Cases, *, misfits: bool = True) -> None:
     """Raise InputError for wrong cases before JAX is loaded. `misfits`: also for impossible cases."""
-    from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax, unsearched
+    from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax, without_search
 
     for block in itertools.islice(cases.blocks, MOST_CHECKED):
         try:
-            resolve_without_jax(unsearched(block.case))
+            resolve_without_jax(without_search(block.case))
         except Misfit:
             if misfits:
                 raise
@@ -121,13 +121,13 @@ def found_lines(cases: Cases, device: str | None = None) -> list[str]:
     from mfabric_jax.report.tables import plain
 
     rows, words = [], ["", "set-ups:"]
-    for case, found in findings(cases):
-        over = {"of one / best": found.one_s, "recipe / best": found.recipe_s}
+    for case, searched in findings(cases):
+        over = {"of one / best": searched.one_s, "recipe / best": searched.recipe_s}
         counts = ("estimated", "coarse", "timed")
         where = {"model": case.model.name, "fabric": case.network.fabric, "Gbps": case.network.nic_gbps}
-        ratios = {name: None if seconds is None else seconds / found.seconds for name, seconds in over.items()}
-        rows.append(where | {"s": found.seconds} | ratios | {name: found.counts[name] for name in counts})
-        words.append(f"{case.network.fabric}, {case.network.nic_gbps:g} Gbps: {found.best.words}")
+        ratios = {name: None if seconds is None else seconds / searched.seconds for name, seconds in over.items()}
+        rows.append(where | {"s": searched.seconds} | ratios | {name: searched.counts[name] for name in counts})
+        words.append(f"{case.network.fabric}, {case.network.nic_gbps:g} Gbps: {searched.best.words}")
     same = len({row["model"] for row in rows}) == 1
     shown = [name for name in rows[0] if name != "model" or not same]
     return ["", plain(rows, shown), *words, ""]

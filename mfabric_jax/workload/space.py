@@ -172,8 +172,8 @@ def _count(job: OpenJob, together: int, shared: int, pp: int) -> int | None:
         assert job.count is not None
         overlap = job.stated.get("overlap") == "passes"
         return job.count(pp, job.stated.get("schedule", "1f1b"), job.stated.get("chunks", 1), overlap)
-    count, rest = divmod(job.batch * shared, together)
-    return count if not rest and 1 <= count <= job.most_passes else None
+    count, remainder = divmod(job.batch * shared, together)
+    return count if not remainder and 1 <= count <= job.most_passes else None
 
 
 def kinds_of(job: OpenJob, degrees: SetUp) -> Iterator[SetUp]:
@@ -186,11 +186,11 @@ def kinds_of(job: OpenJob, degrees: SetUp) -> Iterator[SetUp]:
         overlaps = ("none", "passes") if order.overlaps and degrees.ep > 1 else ("none",)
         for count in chunks:
             for overlap in job.some("overlap", overlaps):
-                one = degrees._replace(schedule=name, chunks=count, overlap=overlap)
+                candidate = degrees._replace(schedule=name, chunks=count, overlap=overlap)
                 if job.count is not None:
-                    one = one._replace(micro_batches=job.count(pp, name, count, overlap == "passes"))
-                if _is_legal(one, job.architecture.blocks):
-                    yield one
+                    candidate = candidate._replace(micro_batches=job.count(pp, name, count, overlap == "passes"))
+                if _is_legal(candidate, job.architecture.blocks):
+                    yield candidate
 
 
 def _is_legal(set_up: SetUp, blocks: int) -> bool:
@@ -234,7 +234,7 @@ def layouts_of(
     if pp == 1:
         return (EVEN,)
     places = pp * chunks
-    found: dict[tuple[int, ...], str] = {}
+    layouts: dict[tuple[int, ...], str] = {}
     for name, count in ((EVEN, blocks), (ENDS, blocks + 2)):
         try:
             sizes = places_of(name, blocks, predicted, places)
@@ -242,13 +242,13 @@ def layouts_of(
             continue
         written = runs and (count % places or predicted)  # frameworks divide alone what divides evenly
         if not written or sizes[-1] >= predicted:
-            found.setdefault(sizes, _in_letters(sizes, predicted) if written else name)
-    balanced = _balanced(blocks, predicted, pp, chunks, schedule, head_blocks)
+            layouts.setdefault(sizes, _in_letters(sizes, predicted) if written else name)
+    balanced = _balance(blocks, predicted, pp, chunks, schedule, head_blocks)
     level = (_level(blocks, predicted, places, head_blocks, late) for late in (False, True)) if chunks > 1 else ()
     for sizes in (balanced, *level):
         if sizes is not None:
-            found.setdefault(sizes, _in_letters(sizes, predicted))
-    return tuple(found.values())
+            layouts.setdefault(sizes, _in_letters(sizes, predicted))
+    return tuple(layouts.values())
 
 
 def _level(blocks: int, predicted: int, places: int, head_blocks: float, late: bool) -> tuple[int, ...] | None:
@@ -261,16 +261,16 @@ def _level(blocks: int, predicted: int, places: int, head_blocks: float, late: b
     last = min(range(max(1, predicted), most + 1), key=lambda size: (slowest(size), -size))
     others, more = divmod(blocks - last, places - 1)
     extra = [index >= places - 1 - more if late else index < more for index in range(places - 1)]
-    return (*(others + one for one in extra), last)
+    return (*(others + candidate for candidate in extra), last)
 
 
-def _balanced(
+def _balance(
     blocks: int, predicted: int, pp: int, chunks: int, schedule: str, head_blocks: float
 ) -> tuple[int, ...] | None:
     """Blocks of each place so that the slowest stage, the output head included, is as quick as can be."""
     part_of, copies = SCHEDULES[schedule].part_of, SCHEDULES[schedule].copies
     stage_of = {part_of(stage, chunk, pp): stage for chunk in range(chunks) for stage in range(pp)}
-    stages = [stage_of[place] for place in range(pp * chunks)]
+    stages = [stage_of[position] for position in range(pp * chunks)]
     if copies > 1:  # place p and its mirror are on the same two stages
         stages = [min(stage, pp - 1 - stage) for stage in stages]
     sizes = [1] * len(stages)
@@ -278,15 +278,15 @@ def _balanced(
     if sum(sizes) > blocks:
         return None
     spent, own = [0.0] * pp, [[] for _ in range(pp)]
-    for place, (stage, size) in enumerate(zip(stages, sizes, strict=True)):
+    for position, (stage, size) in enumerate(zip(stages, sizes, strict=True)):
         spent[stage] += size
-        own[stage].append(place)
+        own[stage].append(position)
     spent[stages[-1]] += head_blocks
     queue = [(seconds, stage) for stage, seconds in enumerate(spent) if own[stage]]
     heapq.heapify(queue)
     for _ in range(blocks - sum(sizes)):
         seconds, stage = heapq.heappop(queue)
-        sizes[min(own[stage], key=lambda place: (sizes[place], place))] += 1
+        sizes[min(own[stage], key=lambda position: (sizes[position], position))] += 1
         heapq.heappush(queue, (seconds + 1, stage))
     return tuple(sizes)
 

@@ -12,7 +12,7 @@ from mfabric_jax.evaluate.resolving.resolve import TP_REDUCES, resolve, resolve_
 from mfabric_jax.evaluate.resolving.resolved import Resolved
 from mfabric_jax.evaluate.rows.results import simulate
 from mfabric_jax.evaluate.setups.found import BATCH, statement_of
-from mfabric_jax.evaluate.setups.search import Found
+from mfabric_jax.evaluate.setups.search import SearchResult
 from mfabric_jax.workload.compute import backward_of
 from mfabric_jax.workload.space import SetUp, usual_reduces
 
@@ -34,7 +34,7 @@ class BestSetUps:
     """
 
     resolved: Resolved
-    outcome: Found
+    outcome: SearchResult
     set_ups: tuple[SetUp, ...]
     stated: tuple[Case, ...]
     rows: tuple[Mapping[str, Any], ...]
@@ -46,9 +46,9 @@ def best_set_ups(case: Case, objective: str = "seconds", progress: Callable[[], 
     `progress` is called for every evaluated set-up. Raise `Misfit` if no set-up can be, `InputError` if none is open.
     """
     resolved = resolve_without_jax(case)
-    if resolved.found is None:
+    if resolved.searched is None:
         raise InputError("job.parallel.tp, pp and ep are all stated: nothing is open; leave one of them out.")
-    outcome: Found = resolved.found
+    outcome: SearchResult = resolved.searched
     set_ups = [SetUp(**runner.set_up) for runner in outcome.runners]
     stated = [state_set_up(resolved, set_up) for set_up in set_ups]
     rows = simulate(cases(stated)).rows(lambda problem: progress())

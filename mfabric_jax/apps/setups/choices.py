@@ -14,14 +14,14 @@ from mfabric_jax.workload.space import LATER_SHARDING, SetUp
 PLAIN = "nccl"  # the dispatcher that every cluster has
 
 
-class Choice(NamedTuple):
+class SetUpChoice(NamedTuple):
     """A choice that a set-up makes, in words, and the settings that state it away, in one or several `ways`."""
 
     words: str
     ways: tuple[Mapping[str, Any], ...]
 
 
-def choices_of(case: Case, set_up: SetUp, per_server: int) -> list[Choice]:
+def choices_of(case: Case, set_up: SetUp, per_server: int) -> list[SetUpChoice]:
     """Return the choices of a set-up that the case did not state itself. `per_server`: GPUs of a server."""
     values = flat(case)
     every = [choice for made, choice in _every_choice(set_up, per_server) if made]
@@ -29,23 +29,25 @@ def choices_of(case: Case, set_up: SetUp, per_server: int) -> list[Choice]:
     return [choice for choice in every if all(values.get(path) in is_open for way in choice.ways for path in way)]
 
 
-def _every_choice(own: SetUp, per_server: int) -> Iterator[tuple[bool, Choice]]:
+def _every_choice(own: SetUp, per_server: int) -> Iterator[tuple[bool, SetUpChoice]]:
     """Yield every known choice, and whether a set-up makes it."""
     tps = [tp for tp in range(1, per_server + 1) if per_server % tp == 0]
     same = tuple({"job.parallel.tp": tp, "job.parallel.etp": tp} for tp in tps)
     plain = {"job.dispatcher": PLAIN, "job.dispatch": "per-expert"}
-    yield own.overlap == "passes", Choice("overlap of passes", ({"job.overlap": "none"},))
-    yield own.schedule == "interleaved", Choice("interleaving", ({"job.schedule": "1f1b"},))
-    yield own.layout not in (EVEN, ENDS), Choice("a layout written out", ({"job.layout": EVEN},))
-    yield own.dispatcher not in (PLAIN, "ideal"), Choice(f"dispatcher {own.dispatcher}", (plain,))
-    yield own.cp > 1, Choice("context parallelism", ({"job.parallel.cp": 1},))
-    yield own.recompute != "none", Choice("recomputation", ({"job.recompute": "none"},))
-    yield own.etp < own.tp, Choice("folding (etp below tp)", same)
-    yield 1 < own.etp == own.tp, Choice("TP inside experts", ({"job.parallel.etp": 1},))
-    yield own.sharding in LATER_SHARDING, Choice(f"sharding {own.sharding}", ({"job.sharding": "optimizer"},))
+    yield own.overlap == "passes", SetUpChoice("overlap of passes", ({"job.overlap": "none"},))
+    yield own.schedule == "interleaved", SetUpChoice("interleaving", ({"job.schedule": "1f1b"},))
+    yield own.layout not in (EVEN, ENDS), SetUpChoice("a layout written out", ({"job.layout": EVEN},))
+    yield own.dispatcher not in (PLAIN, "ideal"), SetUpChoice(f"dispatcher {own.dispatcher}", (plain,))
+    yield own.cp > 1, SetUpChoice("context parallelism", ({"job.parallel.cp": 1},))
+    yield own.recompute != "none", SetUpChoice("recomputation", ({"job.recompute": "none"},))
+    yield own.etp < own.tp, SetUpChoice("folding (etp below tp)", same)
+    yield 1 < own.etp == own.tp, SetUpChoice("TP inside experts", ({"job.parallel.etp": 1},))
+    yield own.sharding in LATER_SHARDING, SetUpChoice(f"sharding {own.sharding}", ({"job.sharding": "optimizer"},))
 
 
-def seconds_without(case: Case, choice: Choice, progress: Callable[[str], None] = lambda words: None) -> Runner | None:
+def seconds_without(
+    case: Case, choice: SetUpChoice, progress: Callable[[str], None] = lambda words: None
+) -> Runner | None:
     """Return the fastest set-up without a choice, by a search for each of its ways; None: there is none.
 
     `progress` is called with words before each search.
@@ -57,6 +59,6 @@ def seconds_without(case: Case, choice: Choice, progress: Callable[[str], None] 
             resolved = resolve_without_jax(case.with_(way))
         except InputError:
             continue
-        if resolved.found is not None and (fastest is None or resolved.found.seconds < fastest.seconds):
-            fastest = resolved.found.runners[0]
+        if resolved.searched is not None and (fastest is None or resolved.searched.seconds < fastest.seconds):
+            fastest = resolved.searched.runners[0]
     return fastest

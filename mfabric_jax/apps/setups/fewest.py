@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError, Misfit
-from mfabric_jax.evaluate.resolving.resolve import gpu_of, resolve_without_jax, unsearched
+from mfabric_jax.evaluate.resolving.resolve import gpu_of, resolve_without_jax, without_search
 from mfabric_jax.evaluate.resolving.resolved import Resolved
 from mfabric_jax.evaluate.rows.costs import SECONDS_AN_HOUR
 from mfabric_jax.workload.compute import iteration_flops
@@ -58,7 +58,7 @@ def least_servers(case: Case, days: float) -> int:
     if case.compute.rate.name != "kernels":
         return 1
     try:
-        resolved = resolve_without_jax(unsearched(case.with_({GPUS: None})))
+        resolved = resolve_without_jax(without_search(case.with_({GPUS: None})))
     except InputError:
         return 1
     job, gpu = resolved.job, resolved.server
@@ -72,13 +72,13 @@ def _count(case: Case, gpus: int) -> GpuCount:
         resolved = resolve_without_jax(case.with_({GPUS: gpus}))
     except InputError:
         return GpuCount(gpus, None)
-    return GpuCount(gpus, days_of(resolved), resolved.found.seconds, resolved.found.best.words)
+    return GpuCount(gpus, days_of(resolved), resolved.searched.seconds, resolved.searched.best.words)
 
 
 def days_of(resolved: Resolved) -> float:
     """Return the days of the training under the fastest set-up."""
     iterations = resolved.case.job.training_tokens / resolved.job.iteration_tokens  # type: ignore[operator]
-    return iterations * resolved.found.seconds / SECONDS_A_DAY
+    return iterations * resolved.searched.seconds / SECONDS_A_DAY
 
 
 def _refusal(case: Case, days: float, tried: list[GpuCount]) -> str:

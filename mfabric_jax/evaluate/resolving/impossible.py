@@ -21,15 +21,18 @@ TIMES = (1, 2, 4, 8)  # factors of the stated GPUs in suggestions
 
 def refusal(job: OpenJob, *, sized: bool = True) -> InputError:
     """Return the error for a job that no set-up has. `sized`: whether its number of GPUs is stated."""
-    stated = _stated(job, sized)
+    stated = _is_stated(job, sized)
     words = ", ".join(f"{name} {value}" for name, value in stated.items()) or "such degrees"
     every = list(plain_degrees(whatever_the_batch(job)))
-    steps = {one.micro_batch * one.ep * one.dp * one.etp // (one.cp * one.tp) for one in every}
+    steps = {
+        candidate.micro_batch * candidate.ep * candidate.dp * candidate.etp // (candidate.cp * candidate.tp)
+        for candidate in every
+    }
     if job.batch is not None and every and all(job.batch % step for step in steps):
         down = job.batch // min(steps)
         instead = " or ".join(str(times * min(steps)) for times in (down, down + 1) if times)
         return InputError(f"no set-up with {words} divides global_batch {job.batch}; {instead} would do.")
-    mistakes = [mistake for one in plain_degrees(job) if (mistake := _mistake(job, one))]
+    mistakes = [mistake for candidate in plain_degrees(job) if (mistake := _mistake(job, candidate))]
     if len(every) == 1 and mistakes:
         return InputError(mistakes[0])
     why = max(mistakes, key=mistakes.count).rstrip(".") if mistakes else _broken_rule(job, stated)
@@ -37,7 +40,7 @@ def refusal(job: OpenJob, *, sized: bool = True) -> InputError:
     return InputError(f"no set-up has {words}: {why}{f'; {passing} would do' if passing else ''}.")
 
 
-def _stated(job: OpenJob, sized: bool) -> dict[str, int]:
+def _is_stated(job: OpenJob, sized: bool) -> dict[str, int]:
     stated = {name: job.stated[name] for name in DEGREES if name in job.stated}
     if stated.get("etp") == stated.get("tp"):
         stated.pop("etp", None)

@@ -3,16 +3,21 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from mfabric_jax import fabric
+from mfabric_jax import fabric, traffic
 from mfabric_jax.case.network import GRAPH
 from mfabric_jax.case.paths import AUTO, Case, flat
-from mfabric_jax.case.policies import NO_SCHEDULE, bare, is_function
-from mfabric_jax.checks import InputError, Misfit
+from mfabric_jax.case.policies import NAMES, NO_SCHEDULE, ROUTINGS, bare, check_name, is_function, name_of
+from mfabric_jax.checks import InputError, Misfit, in_file, one_of
+from mfabric_jax.evaluate.resolving.resolved import Resolved, knobs_of, room_of
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.site import FabricSite
 from mfabric_jax.fabric.tree import Tree
+from mfabric_jax.support.lazily import LazyModule
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.recompute import recomputed_of
+
+# Loaded at first use: policies import JAX, and settings must be readable without it.
+policies = LazyModule("mfabric_jax.policies")
 
 
 class CaseLimit(NamedTuple):
@@ -208,3 +213,59 @@ def refuse(path: str, allowed: tuple[Any, ...], why: str, got: Any, link: str = 
 
 def _word(value: Any) -> str:
     return AUTO if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def check_values(resolved: Resolved) -> None:
+    """Raise InputError for mistakes that only the whole case shows, such as a bandwidth without a price."""
+    case: Any = resolved.case
+    source, rule = case.traffic.source, case.placement.rule
+    if source.name == "trace":
+        if source.path is None:
+            raise InputError("traffic.trace needs a path: a file or folder of recorded routing, got none.")
+        if source.axes is not None:
+            traffic.axes_of(source.axes)
+    if resolved.is_scheduled:
+        check_name(case.circuits.schedule, "scheduler")
+    if isinstance(case.circuits.policy, str):
+        check_name(case.circuits.policy)
+    resolved.parts.prices.price_of("nic", case.network.nic_gbps)
+    resolved.server.peak(case.job.precision.compute)
+    if source.name == "knobs":
+        knobs_of(source)
+    _check_measured(case)
+    room_of(case, resolved.job)
+    if rule.name == "file":
+        with in_file(rule.value):
+            traffic.check_placement_fits(traffic.read_placement(rule.value), resolved.job)
+    one_of("circuits.routing", case.circuits.routing, ROUTINGS)
+
+
+def check_groups(resolved: Resolved) -> None:
+    """Raise InputError for a group that is too large for the fabric, or a policy that does not work.
+
+    Raise Misfit for a user's or a trained policy that reads more than the demand where it must not.
+    """
+    case, name, network = resolved.case, resolved.policy, resolved.case.network
+    policies.get_suitable(name, routing=resolved.routing)
+    group: Any = resolved.fabric.group(resolved.site, network.nic_gbps)
+    if group.reconfigures and resolved.is_scheduled:
+        resolved.planner(group)
+    elif group.reconfigures:
+        options = {"routing": resolved.routing, "names": network.acos.topologies}
+        policies.get_checked(name, (group.servers,), int(group.optical_degree), **options)
+        policy, alone = resolved.circuits_policy(), each_by_demand(flat(case)) and name not in NAMES
+        if alone and not policies.reads_of(policy, group).demand_alone:
+            raise more_than_demand(name_of(name))
+
+
+def _check_measured(case: Case) -> None:
+    """Raise InputError for a measurement without seconds or fabric, Misfit if its circuits depend on the rate."""
+    rate: Any = case.compute.rate
+    if rate.name != "measured":
+        return
+    one_of("compute.measured.fabric", rate.fabric, fabric.NAMES)
+    if rate.iteration_s is None:
+        raise InputError("compute.measured needs iteration_s, the seconds of the measured iteration.")
+    if fabric.get(rate.fabric).reconfigures and PAYS({"circuits.reconfigure": case.circuits.reconfigure.name}):
+        words = f"compute.measured.fabric {rate.fabric}, because pays weighs computation"
+        refuse("circuits.reconfigure", ("on-demand", "always", "reuse", "predict", "span", "bound"), words, "pays")

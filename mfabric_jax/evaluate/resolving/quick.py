@@ -53,9 +53,11 @@ def choose(job: OpenJob, loads_of: LoadsOf = evenly) -> Choice | None:
     wide_from = 0 if "ep" in job.stated else job.gpu.gpus_per_server
     every = legal_degrees(job)
     for wide in (True, False):
-        for set_up, workload in _by_time(job, [one for one in every if wide == (one.ep >= wide_from)]):
+        for set_up, workload in _by_time(
+            job, [candidate for candidate in every if wide == (candidate.ep >= wide_from)]
+        ):
             at_least = memory_of(workload, 0).total
-            if at_least <= room and (choice := _chosen(job, set_up, workload, loads_of)).fits:
+            if at_least <= room and (choice := _choose(job, set_up, workload, loads_of)).fits:
                 return choice
             too_large.append((at_least, len(too_large), set_up, workload))
     if not too_large:
@@ -69,15 +71,15 @@ def choose(job: OpenJob, loads_of: LoadsOf = evenly) -> Choice | None:
 
 def _least(job: OpenJob, rows: Sequence[tuple[float, int, SetUp, Workload]], loads_of: LoadsOf) -> Choice:
     """The set-up that needs the least memory; `rows` are sorted by a lower bound of the memory."""
-    best = _chosen(job, *rows[0][2:], loads_of)
+    best = _choose(job, *rows[0][2:], loads_of)
     for at_least, _, set_up, workload in rows[1:]:
         if at_least >= best.memory_bytes:
             break
-        best = min(best, _chosen(job, set_up, workload, loads_of), key=lambda choice: choice.memory_bytes)
+        best = min(best, _choose(job, set_up, workload, loads_of), key=lambda choice: choice.memory_bytes)
     return best
 
 
-def _chosen(job: OpenJob, set_up: SetUp, workload: Workload, loads_of: LoadsOf) -> Choice:
+def _choose(job: OpenJob, set_up: SetUp, workload: Workload, loads_of: LoadsOf) -> Choice:
     needs = fullest_stage(workload, loads_of(workload))[1].total
     return Choice(set_up, workload, needs, needs <= usable_bytes(job.gpu.memory_bytes), QUICKEST)
 
@@ -128,7 +130,7 @@ def _by_time(job: OpenJob, every: Sequence[SetUp]) -> Iterator[tuple[SetUp, Work
     """Yield set-ups, the least estimated time per token first. A level that recomputes more is never faster."""
     estimate = _estimate_of(job) if len(every) > 1 else lambda set_up: 0.0
     levels = (job.stated["recompute"],) if "recompute" in job.stated else tuple(LEVELS)
-    queue = [(estimate(one._replace(recompute=levels[0])), number, 0) for number, one in enumerate(every)]
+    queue = [(estimate(candidate._replace(recompute=levels[0])), number, 0) for number, candidate in enumerate(every)]
     heapq.heapify(queue)
     while queue:
         _, number, level = heapq.heappop(queue)
@@ -145,7 +147,7 @@ def _by_time(job: OpenJob, every: Sequence[SetUp]) -> Iterator[tuple[SetUp, Work
 
 def _estimate_of(job: OpenJob) -> Callable[[SetUp], float]:
     """Return a function that gives the estimated seconds per sequence of a set-up; infinite: it cannot be."""
-    ranked = ranking.Ranking(
+    ranked = ranking.Estimates(
         job,
         lambda workload: kernel_seconds(workload, job.gpu),
         lambda workload, dispatcher: nominal_rates(workload, job.gpu, dispatcher),

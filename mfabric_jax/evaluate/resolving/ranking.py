@@ -42,7 +42,7 @@ NOTHING = np.zeros(0)
 BESIDE_BUBBLE = 0.5  # of the bubble remains where passes overlap: more of them are under way
 
 
-class AllToAlls(NamedTuple):
+class MeanAllToAlls(NamedTuple):
     """Mean dispatch of a token: bytes at the busiest NIC and NVLink, and the busiest rank's load over the mean."""
 
     between: float
@@ -50,15 +50,15 @@ class AllToAlls(NamedTuple):
     busy: float = 1.0
 
 
-def even_all_to_alls(job: Workload) -> AllToAlls:
+def even_all_to_alls(job: Workload) -> MeanAllToAlls:
     """Return the all-to-alls of evenly loaded experts, over NICs that are never shared."""
     if job.ep == 1:
-        return AllToAlls(0.0, 0.0)
+        return MeanAllToAlls(0.0, 0.0)
     sent, here = even_bytes(job, np.dtype(float)), job.ranks_per_server
     own = np.kron(np.eye(job.ep // here), np.ones((here, here)))
     leaving = (sent * (1 - own)).sum(-1).reshape(-1, here).sum(-1).max() / job.gpus_per_server
     inside = (sent * own * (1 - np.eye(job.ep))).sum(-1).max() / job.tp
-    return AllToAlls(leaving / job.tokens, inside / job.tokens)
+    return MeanAllToAlls(leaving / job.tokens, inside / job.tokens)
 
 
 class BlockTimes(NamedTuple):
@@ -76,7 +76,7 @@ class BlockTimes(NamedTuple):
         return self.forward + self.backward
 
 
-def block_times(job: Workload, seconds: BlockSeconds, rates: Any, sent: AllToAlls, cores: float) -> BlockTimes:
+def block_times(job: Workload, seconds: BlockSeconds, rates: Any, sent: MeanAllToAlls, cores: float) -> BlockTimes:
     """Return the estimated seconds of a mean block.
 
     `rates`: a `FabricRates`; `cores`: part of a GPU's cores that communicates beside passes.
@@ -143,7 +143,9 @@ def gather_seconds(job: Workload, seconds: BlockSeconds, rates: Any) -> tuple[fl
             hidden_s = seconds.attention_s + inner[0]
             if behind:
                 each = of_attention, (inner[1], again.inner)
-                hidden_s = sum(one.inputs + one.weights + repeated * one.again for one, repeated in each)
+                hidden_s = sum(
+                    candidate.inputs + candidate.weights + repeated * candidate.again for candidate, repeated in each
+                )
             mean += part * max(0.0, float(sent_s - hidden_s))
         waits.append(mean)
     return waits[0], waits[1]
@@ -169,7 +171,7 @@ def _all_reduce_s(job: Workload, rates: Any, dense: float, expert: float, of: An
     return ring.between / float(of(rates.eps_Bps)) + ring.inside / float(of(rates.nvlink_Bps))
 
 
-class Stages(NamedTuple):
+class PipelineKinds(NamedTuple):
     """Blocks of the fullest stage and of the one with the output head, for every kind of a pipeline [K]."""
 
     kinds: tuple[SetUp, ...]
@@ -183,7 +185,7 @@ class Stages(NamedTuple):
     alone: np.ndarray  # part of the passes of the first stage that no other pass overlaps
 
 
-def stages_of(job: OpenJob, degrees: SetUp, head_blocks: float, predicted: int) -> Stages:
+def stages_of(job: OpenJob, degrees: SetUp, head_blocks: float, predicted: int) -> PipelineKinds:
     """Return the kinds of a pipeline with these degrees, in every layout; they do not depend on the other degrees."""
     kinds, numbers = [], []
     runs = job.frameworks != "any"
@@ -218,10 +220,10 @@ def stages_of(job: OpenJob, degrees: SetUp, head_blocks: float, predicted: int) 
             bubble = order.bubble(shape) * (BESIDE_BUBBLE if shape.overlap else 1)
             numbers.append((max(held), held[ending], bubble, order.copies, shape.overlap, parts, plain, warm))
     columns = np.array(numbers, float).reshape(-1, 8).T
-    return Stages(tuple(kinds), *columns)
+    return PipelineKinds(tuple(kinds), *columns)
 
 
-def pipeline_seconds(stages: Stages, times: BlockTimes, pp: int, blocks: int, micro_batches: int) -> np.ndarray:
+def pipeline_seconds(stages: PipelineKinds, times: BlockTimes, pp: int, blocks: int, micro_batches: int) -> np.ndarray:
     """Return the estimated seconds of all passes and the bubble, for every kind [K]."""
     block = np.where(stages.overlaps > 0, stages.alone * times.alone + (1 - stages.alone) * times.paired, times.alone)
     busiest = np.maximum(stages.most * block, stages.last * block + times.head) / stages.copies
@@ -233,11 +235,11 @@ class Row(NamedTuple):
 
     - `gradients`: seconds of gradients of one copy of the model; `hidden`: of them, beside one backward pass.
     - `passes`: part of `seconds` in passes and the bubble.
-    - `bound_s`: no set-up of the row takes less (`Ranking.bound_seconds`).
+    - `bound_s`: no set-up of the row takes less (`Estimates.bound_seconds`).
     """
 
     degrees: SetUp
-    stages: Stages
+    stages: PipelineKinds
     gradients: float
     hidden: float
     bound_s: float
@@ -245,14 +247,18 @@ class Row(NamedTuple):
     passes: np.ndarray = NOTHING
     order: np.ndarray = NOTHING
 
-    def timed(self, times: BlockTimes, blocks: int) -> "Row":
+    def estimate(self, times: BlockTimes, blocks: int) -> "Row":
         """Return the row with estimates for these seconds of a block."""
-        one, stages = self.degrees, self.stages
-        passes = pipeline_seconds(stages, times, one.pp, blocks, one.micro_batches)
+        candidate, stages = self.degrees, self.stages
+        passes = pipeline_seconds(stages, times, candidate.pp, blocks, candidate.micro_batches)
         reduced, part_s = self.gradients * stages.copies, self.hidden / stages.chunks
-        first = reduced - part_s * (1 + one.pp * (stages.chunks - 1))  # since the first chunk's gradients are ready
-        seconds = passes + np.maximum(np.maximum(first, reduced / stages.chunks - part_s), reduced * one.pp / blocks)
-        if one.sharding in LATER_SHARDING:
+        first = reduced - part_s * (
+            1 + candidate.pp * (stages.chunks - 1)
+        )  # since the first chunk's gradients are ready
+        seconds = passes + np.maximum(
+            np.maximum(first, reduced / stages.chunks - part_s), reduced * candidate.pp / blocks
+        )
+        if candidate.sharding in LATER_SHARDING:
             seconds = np.where(stages.plain > 0, seconds, np.inf)
         order = np.argsort(seconds, kind="stable")
         return self._replace(seconds=seconds[order], passes=passes[order], order=order)
@@ -267,7 +273,7 @@ class Row(NamedTuple):
 
 
 @dataclasses.dataclass
-class Ranking:
+class Estimates:
     """Estimates of every set-up of an open job, for evenly loaded experts.
 
     - `seconds_of`: seconds of a block; `rates_of`: rates of a job under a dispatcher; `cores_of`: of a dispatcher.
@@ -278,7 +284,7 @@ class Ranking:
     rates_of: Callable[[Workload, str], Any]
     cores_of: Callable[[str], float]
     overlaps_gradients: bool = True
-    _stages: dict[Any, Stages] = dataclasses.field(default_factory=dict, init=False)
+    _stages: dict[Any, PipelineKinds] = dataclasses.field(default_factory=dict, init=False)
     _times: dict[Any, BlockTimes] = dataclasses.field(default_factory=dict, init=False)
     _head_blocks: float | None = dataclasses.field(default=None, init=False)
 
@@ -286,15 +292,15 @@ class Ranking:
         """Yield a row for every dispatcher and sharding of these degrees."""
         exposed = None
         for dispatcher, dispatch in dispatchers_of(self.job, degrees.ep):
-            one = degrees._replace(dispatcher=dispatcher, dispatch=dispatch)
-            times = self.times(one)
-            exposed = exposed or self._gradients(one, times)
-            stages, blocks = self._stages_of(one, times), self.job.architecture.blocks
+            candidate = degrees._replace(dispatcher=dispatcher, dispatch=dispatch)
+            times = self.times(candidate)
+            exposed = exposed or self._gradients(candidate, times)
+            stages, blocks = self._stages_of(candidate, times), self.job.architecture.blocks
             for sharding, seconds in exposed.items():
-                own = one._replace(sharding=sharding)
+                own = candidate._replace(sharding=sharding)
                 bound_s = self.bound_seconds(own, times)
                 row = Row(own, stages, *seconds, bound_s)
-                yield row.timed(self.times(own), blocks)
+                yield row.estimate(self.times(own), blocks)
 
     def bound_seconds(self, degrees: SetUp, times: BlockTimes) -> float:
         """Return seconds that no pipeline with these degrees is below, whatever its schedule, layout, overlap,
@@ -317,7 +323,7 @@ class Ranking:
         step_s = counts * step_bytes(alone, 0) / float(np.max(rates.memory_Bps)) + float(np.min(rates.fixed_s))
         return passes_s + least_gradient_seconds(own, rates) + step_s
 
-    def times(self, set_up: SetUp, sent: AllToAlls | None = None) -> BlockTimes:
+    def times(self, set_up: SetUp, sent: MeanAllToAlls | None = None) -> BlockTimes:
         """Return the seconds of a mean block; `sent`: its all-to-alls, None: those of evenly loaded experts."""
         key = *set_up.shape, set_up.dispatcher, set_up.dispatch, set_up.recompute, gathers_of(set_up), sent
         if key not in self._times:
@@ -328,7 +334,7 @@ class Ranking:
             self._times[key] = block_times(alone, self.seconds_of(alone), rates, sent, cores)
         return self._times[key]
 
-    def _stages_of(self, degrees: SetUp, times: BlockTimes) -> Stages:
+    def _stages_of(self, degrees: SetUp, times: BlockTimes) -> PipelineKinds:
         if self._head_blocks is None:
             self._head_blocks = round(times.head / times.alone, 1) if times.alone else 0.0
         key = degrees.pp, degrees.micro_batches, degrees.ep > 1  # a single EP rank has nothing to overlap

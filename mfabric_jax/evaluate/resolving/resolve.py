@@ -25,18 +25,15 @@ from mfabric_jax.case.paths import (
     read_statement,
     settings,
 )
-from mfabric_jax.case.policies import NAMES, ROUTINGS, check_name, name_of
-from mfabric_jax.checks import InputError, Misfit, in_file, one_of
+from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.evaluate.resolving import quick
 from mfabric_jax.evaluate.resolving.limits import (
-    PAYS,
+    check_groups,
     check_limits,
     check_network,
-    each_by_demand,
-    more_than_demand,
-    refuse,
+    check_values,
 )
-from mfabric_jax.evaluate.resolving.resolved import Hardware, Resolved, knobs_of, room_of
+from mfabric_jax.evaluate.resolving.resolved import Hardware, Resolved
 from mfabric_jax.evaluate.resolving.traffic import draw_loads
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.parts_list import get_ocs
@@ -53,8 +50,6 @@ from mfabric_jax.workload.recompute import recomputed_of
 from mfabric_jax.workload.schedules import SCHEDULES, micro_batches_for
 from mfabric_jax.workload.space import OPEN, OpenJob, count_for_bubble, usual_batch
 
-# Loaded at first use: policies import JAX, and settings must be readable without it.
-policies = LazyModule("mfabric_jax.policies")
 impossible = LazyModule("mfabric_jax.evaluate.resolving.impossible")  # sentences of what is refused
 # A search evaluates cases, so it is above: the only data that flows back is the set-up that it found.
 setups = LazyModule("mfabric_jax.evaluate.setups.found")
@@ -112,7 +107,7 @@ def resolve(case: Case) -> Resolved:
     Raise InputError for an unknown name, Misfit for values that exclude each other.
     """
     resolved = resolve_without_jax(case)
-    _check_groups(resolved)
+    check_groups(resolved)
     return resolved
 
 
@@ -126,7 +121,7 @@ def resolve_without_jax(case: Case) -> Resolved:
         draft.fill(f"model.{field}", getattr(model.architecture, field), f"model {model.label}")
     on = fabric.get(case.network.fabric)
     recipe = _recipe(draft, model)
-    found, model = _set_up(draft, model, gpu, on, recipe)
+    searched, model = _set_up(draft, model, gpu, on, recipe)
     _formats(draft)
     job = _job(draft, model, gpu, on)
     can_work = round(job.servers * on.share_of(gpu, job.gpus_per_server) * on.gpus_of(gpu))
@@ -139,8 +134,8 @@ def resolve_without_jax(case: Case) -> Resolved:
     whole = draft.case
     check_limits(whole, job, on, tree_nics)
     hardware = _hardware(whole, gpu, draft.tiers_by_degree)
-    resolved = Resolved(**hardware, job=job, why=draft.why, original=case, recipe=draft.recipe, found=found)
-    _check_values(resolved)
+    resolved = Resolved(**hardware, job=job, why=draft.why, original=case, recipe=draft.recipe, searched=searched)
+    check_values(resolved)
     return resolved
 
 
@@ -284,13 +279,13 @@ def _set_up(draft: _DraftCase, model: NamedModel, gpu: Gpu, on: Fabric, recipe: 
     if all(draft[path] is None for path in BATCH):
         draft.fill(GLOBAL, usual_batch(draft["job.parallel.gpus"], GLOBAL_BATCH), f"about {GLOBAL_BATCH:,} sequences")
     job = open_job(draft, model, gpu, on)
-    found = setups.find(_without_set_up(draft), job, search, _as_set_up(recipe))
-    stated = setups.statement_of(found.best) | {TP_REDUCES: job.reduces(found.best)}
+    searched = setups.find(_without_set_up(draft), job, search, _as_set_up(recipe))
+    stated = setups.statement_of(searched.best) | {TP_REDUCES: job.reduces(searched.best)}
     fits = {path: value for path, value in stated.items() if draft[path] is None or (path, draft[path]) == FIT}
     draft.take(fits, f"search: {search}")
     if _clash(draft, recipe, _degrees_in(recipe)) and not draft.recipe.endswith(OTHER_DEGREES):
         draft.recipe += OTHER_DEGREES
-    return found, model
+    return searched, model
 
 
 def is_open(case: Case) -> bool:
@@ -299,7 +294,7 @@ def is_open(case: Case) -> bool:
     return _search(draft, _recipe(draft, model_of(case))) != "recipe"
 
 
-def unsearched(case: Case) -> Case:
+def without_search(case: Case) -> Case:
     """Return the case with a quick set-up instead of a search, for checks before a long run."""
     return case.with_({"job.search": "recipe"}) if is_open(case) else case
 
@@ -366,7 +361,7 @@ def open_job(draft: _DraftCase, model: NamedModel, gpu: Gpu, on: Fabric) -> Open
     stated = {field: draft[path] for path, field in SEARCHED.items() if draft[path] is not None}
     if (path := FIT[0]) and draft[path] == FIT[1]:
         del stated["recompute"]
-    fields = _fixed(draft) | {"model": model.label, "known_as": model.known_as}
+    fields = _formats_of(draft) | {"model": model.label, "known_as": model.known_as}
     per_server = functools.partial(on.used_of, gpu)
     if draft["compute.rate"] != "kernels":
         stated.setdefault("dispatcher", "ideal")
@@ -415,7 +410,7 @@ def _job(draft: _DraftCase, model: NamedModel, gpu: Gpu, on: Fabric) -> Workload
     per_server = on.used_of(gpu, group, group * degrees["dp"], draft["job.parallel.tp"])
     return Workload(
         **degrees,
-        **_fixed(draft),
+        **_formats_of(draft),
         model=model.label,
         architecture=model.architecture,
         gpus=draft["job.parallel.gpus"],
@@ -438,7 +433,7 @@ def _job(draft: _DraftCase, model: NamedModel, gpu: Gpu, on: Fabric) -> Workload
 CAST = 2.0  # bytes of a weight's two FP8 copies for matrix products: by rows and by columns
 
 
-def _fixed(draft: _DraftCase) -> dict[str, Any]:
+def _formats_of(draft: _DraftCase) -> dict[str, Any]:
     """Fields of a `Workload` that do not depend on its set-up."""
     formats = {name: draft[f"job.precision.{name}"] for name in BYTES}
     size = {name: BYTES[name][value] if isinstance(value, str) else value for name, value in formats.items()}
@@ -513,7 +508,7 @@ def _quick_job(draft: _DraftCase, model: NamedModel, gpu: Gpu, gpus: int | None)
     """Return the job whose degrees and recomputation are chosen without a search; the rest is stated or usual."""
     stated = {field: draft[path] for path, field in SEARCHED.items() if draft[path] not in (None, OPEN)}
     stated |= {"chunks": _chunks(draft), "overlap": "passes" if draft["job.overlap"] == "passes" else "none"}
-    fields = _fixed(draft) | {"model": model.label, "known_as": model.known_as}
+    fields = _formats_of(draft) | {"model": model.label, "known_as": model.known_as}
     count, is_open = _count(draft), all(draft[path] is None for path in BATCH)
     batch = GLOBAL_BATCH if is_open else draft[GLOBAL] if count is None else None
     job = OpenJob(
@@ -780,59 +775,3 @@ def _hardware(whole: Case, gpu: Gpu, tiers_by_degree: tuple[int, ...]) -> dict[s
         "tiers_by_degree": tiers_by_degree,
         "delay_s": case.circuits.delay_s,
     }
-
-
-def _check_values(resolved: Resolved) -> None:
-    """Raise InputError for mistakes that only the whole case shows, such as a bandwidth without a price."""
-    case: Any = resolved.case
-    source, rule = case.traffic.source, case.placement.rule
-    if source.name == "trace":
-        if source.path is None:
-            raise InputError("traffic.trace needs a path: a file or folder of recorded routing, got none.")
-        if source.axes is not None:
-            traffic.axes_of(source.axes)
-    if resolved.is_scheduled:
-        check_name(case.circuits.schedule, "scheduler")
-    if isinstance(case.circuits.policy, str):
-        check_name(case.circuits.policy)
-    resolved.parts.prices.price_of("nic", case.network.nic_gbps)
-    resolved.server.peak(case.job.precision.compute)
-    if source.name == "knobs":
-        knobs_of(source)
-    _check_measured(case)
-    room_of(case, resolved.job)
-    if rule.name == "file":
-        with in_file(rule.value):
-            traffic.check_placement_fits(traffic.read_placement(rule.value), resolved.job)
-    one_of("circuits.routing", case.circuits.routing, ROUTINGS)
-
-
-def _check_groups(resolved: Resolved) -> None:
-    """Raise InputError for a group that is too large for the fabric, or a policy that does not work.
-
-    Raise Misfit for a user's or a trained policy that reads more than the demand where it must not.
-    """
-    case, name, network = resolved.case, resolved.policy, resolved.case.network
-    policies.get_suitable(name, routing=resolved.routing)
-    group: Any = resolved.fabric.group(resolved.site, network.nic_gbps)
-    if group.reconfigures and resolved.is_scheduled:
-        resolved.planner(group)
-    elif group.reconfigures:
-        options = {"routing": resolved.routing, "names": network.acos.topologies}
-        policies.get_checked(name, (group.servers,), int(group.optical_degree), **options)
-        policy, alone = resolved.circuits_policy(), each_by_demand(flat(case)) and name not in NAMES
-        if alone and not policies.reads_of(policy, group).demand_alone:
-            raise more_than_demand(name_of(name))
-
-
-def _check_measured(case: Case) -> None:
-    """Raise InputError for a measurement without seconds or fabric, Misfit if its circuits depend on the rate."""
-    rate: Any = case.compute.rate
-    if rate.name != "measured":
-        return
-    one_of("compute.measured.fabric", rate.fabric, fabric.NAMES)
-    if rate.iteration_s is None:
-        raise InputError("compute.measured needs iteration_s, the seconds of the measured iteration.")
-    if fabric.get(rate.fabric).reconfigures and PAYS({"circuits.reconfigure": case.circuits.reconfigure.name}):
-        words = f"compute.measured.fabric {rate.fabric}, because pays weighs computation"
-        refuse("circuits.reconfigure", ("on-demand", "always", "reuse", "predict", "span", "bound"), words, "pays")

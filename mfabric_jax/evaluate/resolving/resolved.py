@@ -184,7 +184,7 @@ class Resolved(Hardware):
     - `case`: the case without open values; `original`: the case as stated.
     - `job`: the model on its GPUs; `why`: reasons for filled values, by path; `recipe`: source of the set-up.
     - `measured`: the rate solved from a measured iteration.
-    - `found`: what a search of set-ups found, a `setups.Found`; None: there was none.
+    - `searched`: what a search of set-ups found, a `setups.SearchResult`; None: there was none.
     """
 
     job: Workload
@@ -192,7 +192,7 @@ class Resolved(Hardware):
     original: Case = dataclasses.field(hash=False, compare=False)
     measured: float | None = None
     recipe: str = "none"
-    found: Any = dataclasses.field(default=None, hash=False, compare=False)
+    searched: Any = dataclasses.field(default=None, hash=False, compare=False)
 
     @functools.cached_property
     def site(self) -> FabricSite:

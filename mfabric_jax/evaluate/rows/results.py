@@ -139,9 +139,7 @@ def simulate(case: Case | Cases | Sequence[Case], *, workers: int = 2) -> Result
     """
     every = cases(case)
     if any(is_open(block.case) for block in every.blocks):
-        from mfabric_jax.evaluate.setups.found import settle
-
-        every = settle(every)
+        every = setups.settle(every)
     results = Results(every, workers)
     for points in results.groups:
         points.check()

@@ -10,7 +10,7 @@ import numpy as np
 from mfabric_jax.case import Case
 from mfabric_jax.evaluate.experts import busy_of_blocks, busy_of_layers
 from mfabric_jax.evaluate.problem import Problem, problem_of
-from mfabric_jax.evaluate.resolving.ranking import AllToAlls, gathers_of
+from mfabric_jax.evaluate.resolving.ranking import MeanAllToAlls, gathers_of
 from mfabric_jax.evaluate.resolving.resolve import resolve
 from mfabric_jax.evaluate.setups.coarse import MeanBlocks, mean_blocks
 from mfabric_jax.evaluate.solving import solve
@@ -18,6 +18,7 @@ from mfabric_jax.timing.iteration import FabricRates
 from mfabric_jax.timing.passes import Exchanges
 from mfabric_jax.traffic.dispatch import dispatched_bytes, inside_bytes, kept_share, summed_by_server
 from mfabric_jax.workload import Workload
+from mfabric_jax.workload.kernels import shares_of
 from mfabric_jax.workload.memory import RankLoad
 from mfabric_jax.workload.schedules import SCHEDULES
 from mfabric_jax.workload.space import OpenJob, SetUp
@@ -53,7 +54,7 @@ class Sample:
     shares: Any
 
     @functools.cached_property
-    def solved(self) -> Exchanges:
+    def exchanges(self) -> Exchanges:
         return solve(self.problem)
 
     @property
@@ -66,11 +67,11 @@ class Sample:
         job = self.problem.workload
         if job.ep == 1 or not job.moe_layers:
             return 0.0, 0.0
-        sent = dispatched_bytes(job, self.problem.selections[0])  # [layer M R R]
+        all_to_alls = dispatched_bytes(job, self.problem.selections[0])  # [layer M R R]
         here = job.ranks_per_server
-        inside = inside_bytes(sent, here)
+        inside = inside_bytes(all_to_alls, here)
         inside = inside * (1 - np.eye(inside.shape[-1]))
-        between = summed_by_server(sent, here)
+        between = summed_by_server(all_to_alls, here)
         between = between * (1 - np.eye(between.shape[-1]))
         each = [np.maximum(x.sum(-1), x.sum(-2)) for x in (between, inside)]
         return float(each[0].max(-1).mean()) / job.gpus_per_server, float(each[1].max((-2, -1)).mean()) / job.tp
@@ -157,7 +158,7 @@ class Blocks:
             counts_s=np.asarray(own.counts_s),
         )
 
-    def sent(self, set_up: SetUp) -> AllToAlls:
+    def all_to_alls(self, set_up: SetUp) -> MeanAllToAlls:
         """Return the mean all-to-alls of a token of a set-up, limited by the busiest server and GPU alone."""
         sample = self.sample(set_up)
         (between, inside), load = sample.ports, 1.0
@@ -165,9 +166,9 @@ class Blocks:
         experts: Any = sample.problem.resolved.case.compute.experts
         if experts.name == "received":
             like = dataclasses.replace(job, **_tokens_of(self.job.workload(set_up)))
-            sent = sample.problem.selections[0] * (like.tokens / sample.tokens)
-            load = float(busy_of_layers(like, sent, experts.tile).mean()) if sent.size else 1.0
-        return AllToAlls(between / sample.tokens, inside / sample.tokens, load)
+            all_to_alls = sample.problem.selections[0] * (like.tokens / sample.tokens)
+            load = float(busy_of_layers(like, all_to_alls, experts.tile).mean()) if all_to_alls.size else 1.0
+        return MeanAllToAlls(between / sample.tokens, inside / sample.tokens, load)
 
     def load(self, set_up: SetUp) -> RankLoad:
         """Return the load of the fullest rank in the sampled blocks."""
@@ -185,7 +186,7 @@ class Blocks:
         kinds += [SPLIT] if SCHEDULES[set_up.schedule].splits else []
         kinds += [BESIDE] if set_up.overlap == "passes" else []
         each = [self._mean_of(set_up, kind) for kind in kinds]
-        moe, dense, head = (np.max([getattr(one, name) for one in each], axis=0) for name in ("moe", "dense", "head"))
+        moe, dense, head = (np.max([getattr(mean, name) for mean in each], axis=0) for name in ("moe", "dense", "head"))
         return MeanBlocks(moe, dense, head, each[-1].pair)
 
     def _mean_of(self, set_up: SetUp, kind: str) -> MeanBlocks:
@@ -217,29 +218,27 @@ class Blocks:
         if kind == BESIDE:
             rules = rules._replace(comm_cores=self.cores_of(set_up.dispatcher))
         self.runs += 1
-        return mean_blocks(job, rates, self._scaled(sample, job), resolved.block_seconds(own), rules)
+        return mean_blocks(job, rates, self._scale(sample, job), resolved.block_seconds(own), rules)
 
     def cores_of(self, dispatcher: str) -> float:
-        from mfabric_jax.workload.kernels import shares_of
-
         stated = self.job.stated.get("comm_cores")
         return shares_of(1, dispatcher).cores if stated is None else stated
 
-    def _scaled(self, sample: Sample, job: Workload) -> Exchanges:
+    def _scale(self, sample: Sample, job: Workload) -> Exchanges:
         """The all-to-alls of a sample's first iteration for the tokens of a job."""
         problem, times = sample.problem, job.tokens / sample.tokens
-        solved = jax.tree.map(lambda x: np.asarray(x)[:1], sample.solved)
+        exchanges = jax.tree.map(lambda x: np.asarray(x)[:1], sample.exchanges)
         parts = {
-            name: getattr(solved, name) * times
+            name: getattr(exchanges, name) * times
             for name in ("optical", "electrical", "inside", "balanced", "waiting")
-            if getattr(solved, name) is not None
+            if getattr(exchanges, name) is not None
         }
-        if solved.busy is not None:
+        if exchanges.busy is not None:
             experts: Any = problem.resolved.case.compute.experts
             like = dataclasses.replace(problem.workload, **_tokens_of(job))
             load = busy_of_layers(like, problem.selections[0] * times, experts.tile)
             parts["busy"] = busy_of_blocks(problem.workload, load)[None]
-        return solved._replace(**parts)
+        return exchanges._replace(**parts)
 
 
 def _tokens_of(job: Workload) -> dict[str, int]:

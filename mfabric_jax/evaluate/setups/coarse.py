@@ -52,8 +52,8 @@ def mean_blocks(
 
     `job`: some blocks on one stage, with the schedule of the passes; `exchanges` [1 ..]: its all-to-alls.
     """
-    one = jax.tree.map(lambda x: np.asarray(x, float)[None], (rates, seconds))
-    slots = walk(job, one[0], exchanges, one[1], rules=rules, every=False).slots
+    batch = jax.tree.map(lambda x: np.asarray(x, float)[None], (rates, seconds))
+    slots = walk(job, batch[0], exchanges, batch[1], rules=rules, every=False).slots
     order, where = order_of(job), places(job)
     end, together = slots.end[0, 0], order.in_pairs[0]
     kinds = np.where(False if order.later is None else order.later[0], INPUT, order.kind[0])
@@ -80,18 +80,18 @@ def coarse_seconds(job: Workload, rates: FabricRates, blocks: MeanBlocks, rules:
     moe, dense = np.array([(len(part.layers), part.blocks - len(part.layers)) for part in job.places]).T
     times = blocks.moe[:, None] * moe + blocks.dense[:, None] * dense
     times[:, -1] += blocks.head
-    one = jax.tree.map(lambda x: np.asarray(x, float)[None], rates)
-    sends = send_seconds(job, jax.tree.map(lambda x: x if x.ndim > 1 else x[:, None], one))[0]
+    batch = jax.tree.map(lambda x: np.asarray(x, float)[None], rates)
+    sends = send_seconds(job, jax.tree.map(lambda x: x if x.ndim > 1 else x[:, None], batch))[0]
     stage_of = _stages_of(job.schedule, job.pp, job.chunks)
     send = np.array([_crossing_s(a, b, sends, job.pp) for a, b in itertools.pairwise(stage_of)] + [0.0])
     played = functools.partial(_ends, job, times, np.asarray(blocks.pair), send, moe.astype(float))
     alone = blocks.moe[FORWARD], blocks.moe[BACKWARD]
     ends, *last = played(alone)
-    rates = jax.tree.map(lambda x: x[:, None] if x.ndim == 1 else x, one)
-    return float((ends + _exposed(job, rates, blocks, ends, last, rules) + step_seconds(job, rates)[0]).max())
+    rates = jax.tree.map(lambda x: x[:, None] if x.ndim == 1 else x, batch)
+    return float((ends + _exposed_seconds(job, rates, blocks, ends, last, rules) + step_seconds(job, rates)[0]).max())
 
 
-def _exposed(
+def _exposed_seconds(
     job: Workload, rates: FabricRates, blocks: MeanBlocks, ends: np.ndarray, last: Sequence[np.ndarray], rules: Rules
 ) -> np.ndarray:
     """Seconds of gradients after the passes of every stage; `last`: of backward passes, as in `_ends`."""
@@ -119,8 +119,8 @@ def _exposed(
 def _stages_of(schedule: str, pp: int, chunks: int) -> tuple[int, ...]:
     """The stage of every place of the model; of a model in two copies, that of the first."""
     part_of = SCHEDULES[schedule].part_of
-    found = {part_of(stage, chunk, pp): stage for chunk in reversed(range(chunks)) for stage in range(pp)}
-    return tuple(found[place] for place in sorted(found))
+    stage_of_place = {part_of(stage, chunk, pp): stage for chunk in reversed(range(chunks)) for stage in range(pp)}
+    return tuple(stage_of_place[position] for position in sorted(stage_of_place))
 
 
 def _crossing_s(stage: int, other: int, sends: np.ndarray, pp: int) -> float:
@@ -142,20 +142,20 @@ def _ends(
     periods = max(PERIODS, MOST_PLAYED // (each * step) - 1)
     few = job.micro_batches - (job.micro_batches - periods * step) // step * step
     if job.micro_batches <= (periods + 2) * step:
-        return _played(job, job.micro_batches, times, pair, send, count, alone)
-    shorter, longer = (_played(job, many, times, pair, send, count, alone) for many in (few, few + step))
+        return _play_all(job, job.micro_batches, times, pair, send, count, alone)
+    shorter, longer = (_play_all(job, many, times, pair, send, count, alone) for many in (few, few + step))
     periods = (job.micro_batches - few) // step
     slope = longer[0].max() - shorter[0].max()
     return shorter[0] + periods * slope, shorter[1] + periods * slope, *shorter[2:]
 
 
-def _played(
+def _play_all(
     job: Workload, many: int, times: np.ndarray, pair: np.ndarray, send: np.ndarray, count: np.ndarray, alone: Any
 ) -> tuple[np.ndarray, ...]:
-    kind, micro_batch, place, paired = _passes(job.schedule, job.shape._replace(micro_batches=many))
+    kind, micro_batch, position, paired = _passes(job.schedule, job.shape._replace(micro_batches=many))
     ends, (last, took) = np.zeros(job.pp), np.zeros((2, job.pp, times.shape[1]))
     of_last = np.zeros(last.shape, np.int64)
-    assert _play(kind, micro_batch, place, paired, many, times, pair, send, *alone, count, ends, last, of_last, took)
+    assert _play(kind, micro_batch, position, paired, many, times, pair, send, *alone, count, ends, last, of_last, took)
     return ends, last, of_last, took
 
 
@@ -175,17 +175,17 @@ def _passes(schedule: str, shape: PipelineShape) -> tuple[np.ndarray, ...]:
         kind, micro_batch = (np.zeros((stages, most), np.int32) for _ in range(2))
         chunk, paired = np.full((stages, most), -1, np.int32), np.zeros((stages, most), np.bool_)
         for stage, row in enumerate(units):
-            at = 0
+            column = 0
             for unit in row:
                 for number, step in enumerate(unit):
-                    kind[stage, at], micro_batch[stage, at], chunk[stage, at] = step
-                    paired[stage, at] = number < len(unit) - 1
-                    at += 1
+                    kind[stage, column], micro_batch[stage, column], chunk[stage, column] = step
+                    paired[stage, column] = number < len(unit) - 1
+                    column += 1
     table = np.array(
         [
             [order.part_of(stage, chunk, stages) for chunk in range(shape.chunks * order.copies)]
             for stage in range(stages)
         ]
     )
-    place = np.where(chunk < 0, -1, np.take_along_axis(table, np.maximum(chunk, 0), axis=1)).astype(np.int32)
-    return kind, micro_batch, place, paired
+    position = np.where(chunk < 0, -1, np.take_along_axis(table, np.maximum(chunk, 0), axis=1)).astype(np.int32)
+    return kind, micro_batch, position, paired

@@ -16,7 +16,7 @@ from mfabric_jax.case.policies import file_of
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.evaluate.resolving.resolve import OTHERS_SEARCHED, SEARCHED, is_open, resolve_without_jax
 from mfabric_jax.evaluate.setups.blocks import statement_of as statement_of
-from mfabric_jax.evaluate.setups.search import Found, Search
+from mfabric_jax.evaluate.setups.search import Search, SearchResult
 from mfabric_jax.support import programs
 from mfabric_jax.support.atomic import replacing
 from mfabric_jax.workload.kernels import USUAL_DISPATCHER
@@ -29,7 +29,7 @@ UNREAD = ("serving.", "failures.", "network.prices", "job.training_tokens", "job
 FOLDER = "setups"
 
 
-def find(base: Case, job: OpenJob, search: str, recipe: Mapping[str, Any]) -> Found:
+def find(base: Case, job: OpenJob, search: str, recipe: Mapping[str, Any]) -> SearchResult:
     """Return the best set-ups of a case whose other values are all stated.
 
     - `search`: "each", on the fabric of the case, or "one", on a non-blocking fat-tree.
@@ -38,10 +38,10 @@ def find(base: Case, job: OpenJob, search: str, recipe: Mapping[str, Any]) -> Fo
     Raise `Misfit` if no set-up is legal, fits the memory and runs.
     """
     there, seed = on_one_fabric(base), _seed(job, recipe)
-    one = _find(there, job, None, seed)
+    of_one = _find(there, job, None, seed)
     if search == "one" or _key(there, job) == _key(base, job):
-        return msgspec.structs.replace(one, one_s=one.seconds)
-    return _find(base, job, one.best, seed)
+        return msgspec.structs.replace(of_one, one_s=of_one.seconds)
+    return _find(base, job, of_one.best, seed)
 
 
 def _seed(job: OpenJob, recipe: Mapping[str, Any]) -> SetUp | None:
@@ -54,9 +54,9 @@ def _seed(job: OpenJob, recipe: Mapping[str, Any]) -> SetUp | None:
     own.setdefault("chunks", order.chunks or 2)
     own.setdefault("overlap", "passes" if order.overlap else "none")
     own.setdefault("dispatcher", job.stated.get("dispatcher", USUAL_DISPATCHER[own["dispatch"]]))
-    dp, rest = divmod(job.gpus, own["etp"] * own["ep"] * own["pp"])
+    dp, remainder = divmod(job.gpus, own["etp"] * own["ep"] * own["pp"])
     shared = own["cp"] * (own["tp"] // own["etp"])
-    if rest or job.batch is None or job.batch * shared % (own["micro_batch"] * own["ep"] * dp):
+    if remainder or job.batch is None or job.batch * shared % (own["micro_batch"] * own["ep"] * dp):
         return None
     own |= {"dp": dp, "micro_batches": job.batch * shared // (own["micro_batch"] * own["ep"] * dp)}
     return SetUp(**own)
@@ -88,7 +88,7 @@ def settle(every: Cases, progress: Callable[[str], None] = lambda words: None) -
         except Misfit:  # whoever evaluates it says so, or leaves it out
             blocks.append(block)
             continue
-        if resolved.found is None:
+        if resolved.searched is None:
             blocks.append(block)
             continue
         values = flat(resolved.case)
@@ -100,12 +100,12 @@ def settle(every: Cases, progress: Callable[[str], None] = lambda words: None) -
     return dataclasses.replace(every, blocks=tuple(blocks), sources=sources)
 
 
-def findings(every: Cases) -> Iterator[tuple[Case, Found]]:
+def findings(every: Cases) -> Iterator[tuple[Case, SearchResult]]:
     """Yield what searches found for cases whose set-up is open, by NIC bandwidth."""
     for block in itertools.chain.from_iterable(map(_by_bandwidth, every.blocks)):
-        found = resolve_without_jax(block.case).found
-        if found is not None:
-            yield block.case, found
+        searched = resolve_without_jax(block.case).searched
+        if searched is not None:
+            yield block.case, searched
 
 
 def _by_bandwidth(block: CaseBlock) -> Iterator[CaseBlock]:
@@ -120,15 +120,15 @@ def _by_bandwidth(block: CaseBlock) -> Iterator[CaseBlock]:
         yield dataclasses.replace(block, case=block.case.with_({BANDWIDTH: gbps}), columns=columns)
 
 
-_memory: dict[str, Found] = {}
+_memory: dict[str, SearchResult] = {}
 
 
-def _find(base: Case, job: OpenJob, one: SetUp | None, recipe: SetUp | None) -> Found:
+def _find(base: Case, job: OpenJob, of_one: SetUp | None, recipe: SetUp | None) -> SearchResult:
     key = _key(base, job)
     if key not in _memory:
         kept = _read(key)
         if kept is None:
-            kept = Search(base, job).find(one, recipe)
+            kept = Search(base, job).find(of_one, recipe)
             _write(key, kept)
         _memory[key] = kept
     return _memory[key]
@@ -157,21 +157,21 @@ def folder() -> Path | None:
         return None
 
 
-def _read(key: str) -> Found | None:
+def _read(key: str) -> SearchResult | None:
     where = folder()
     try:
-        return where and msgspec.json.decode((where / f"{key}.json").read_bytes(), type=Found)
+        return where and msgspec.json.decode((where / f"{key}.json").read_bytes(), type=SearchResult)
     except (OSError, msgspec.MsgspecError):
         return None
 
 
-def _write(key: str, found: Found) -> None:
+def _write(key: str, searched: SearchResult) -> None:
     where = folder()
     if where is None:
         return
     try:
         where.mkdir(mode=0o700, parents=True, exist_ok=True)
         with replacing(where / f"{key}.json") as (part,):
-            part.write_bytes(msgspec.json.encode(found))
+            part.write_bytes(msgspec.json.encode(searched))
     except OSError:
         return

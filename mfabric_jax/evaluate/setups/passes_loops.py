@@ -3,16 +3,28 @@
 Loops of numba. Sources of the orders: `workload.schedules`.
 """
 
+from typing import Any
+
 import numpy as np
 
 FORWARD, BACKWARD, WEIGHT, INPUT, PAIR = range(5)
 
 
-def alternate(stages, micro_batches, chunks, warm, overlap, kind, micro_batch, chunk, paired):
+def alternate(
+    stages: Any,
+    micro_batches: Any,
+    chunks: Any,
+    warm: Any,
+    overlap: Any,
+    kind: Any,
+    micro_batch: Any,
+    chunk: Any,
+    paired: Any,
+) -> None:
     """Fill the passes [P Q] of stages that alternate forwards and backwards after `warm` [P] forwards."""
     every = micro_batches * chunks
     for stage in range(stages):
-        first, at = min(warm[stage], every), 0
+        first, column = min(warm[stage], every), 0
         for step in range(every + first):
             together = first <= step < every
             for back in range(2):
@@ -23,16 +35,30 @@ def alternate(stages, micro_batches, chunks, warm, overlap, kind, micro_batch, c
                 size = min(stages, micro_batches - group)
                 inside = index - group * chunks
                 of = inside // size
-                kind[stage, at] = BACKWARD if back else FORWARD
-                chunk[stage, at] = chunks - 1 - of if back else of
-                micro_batch[stage, at] = group + inside % size
-                paired[stage, at] = overlap and together and back == 0
-                at += 1
+                kind[stage, column] = BACKWARD if back else FORWARD
+                chunk[stage, column] = chunks - 1 - of if back else of
+                micro_batch[stage, column] = group + inside % size
+                paired[stage, column] = overlap and together and back == 0
+                column += 1
 
 
 def play_passes(
-    kind, micro_batch, place, paired, many, times, pair, send, alone_f, alone_b, blocks, ends, last, of_last, took
-):
+    kind: Any,
+    micro_batch: Any,
+    position: Any,
+    paired: Any,
+    many: Any,
+    times: Any,
+    pair: Any,
+    send: Any,
+    alone_f: Any,
+    alone_b: Any,
+    blocks: Any,
+    ends: Any,
+    last: Any,
+    of_last: Any,
+    took: Any,
+) -> bool:
     """Fill the ends [P] of stages; of the last backward pass of every place on a stage [P places], its end, kind
     (`PAIR`: beside a forward pass), and seconds.
 
@@ -42,22 +68,22 @@ def play_passes(
     stages, passes = kind.shape
     places = times.shape[1]
     done = np.full((2, places, many), -1.0)
-    at = np.zeros(stages, np.int64)
+    column = np.zeros(stages, np.int64)
     left = stages * passes
     while left > 0:
         moved = False
         for stage in range(stages):
-            while at[stage] < passes:
-                q = at[stage]
-                if place[stage, q] < 0:
-                    at[stage] += 1
+            while column[stage] < passes:
+                q = column[stage]
+                if position[stage, q] < 0:
+                    column[stage] += 1
                     left -= 1
                     moved = True
                     continue
                 width = 2 if paired[stage, q] else 1
                 start, ready = ends[stage], True
                 for k in range(q, q + width):
-                    own, p, m = kind[stage, k], place[stage, k], micro_batch[stage, k]
+                    own, p, m = kind[stage, k], position[stage, k], micro_batch[stage, k]
                     if own == WEIGHT:
                         continue
                     if own == FORWARD and p > 0:
@@ -77,22 +103,22 @@ def play_passes(
                 if not ready:
                     break
                 if width == 2:
-                    f, b = place[stage, q], place[stage, q + 1]
+                    f, b = position[stage, q], position[stage, q + 1]
                     both = min(blocks[f], blocks[b])
                     length = times[FORWARD, f] - both * alone_f + times[BACKWARD, b] - both * alone_b
                     length += pair[0] + pair[1] * both if both > 0 else 0.0
                 else:
-                    length = times[kind[stage, q], place[stage, q]]
+                    length = times[kind[stage, q], position[stage, q]]
                 end = start + length
                 ends[stage] = end
                 for k in range(q, q + width):
-                    own, p, m = kind[stage, k], place[stage, k], micro_batch[stage, k]
+                    own, p, m = kind[stage, k], position[stage, k], micro_batch[stage, k]
                     if own != WEIGHT:
                         done[0 if own == FORWARD else 1, p, m] = end
                     if own != FORWARD:
                         last[stage, p], took[stage, p] = end, length
                         of_last[stage, p] = PAIR if width == 2 else own
-                at[stage] += width
+                column[stage] += width
                 left -= width
                 moved = True
         if not moved:

@@ -14,12 +14,13 @@ import numpy as np
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.evaluate.problem import problem_of
-from mfabric_jax.evaluate.resolving.ranking import BlockTimes, Ranking, Row
+from mfabric_jax.evaluate.resolving.ranking import BlockTimes, Estimates, Row
 from mfabric_jax.evaluate.resolving.resolve import Resolved, resolve
 from mfabric_jax.evaluate.resolving.traffic import draw_loads
 from mfabric_jax.evaluate.setups.blocks import Blocks, Sample
 from mfabric_jax.evaluate.setups.coarse import coarse_seconds
 from mfabric_jax.evaluate.solving import solve, times_of
+from mfabric_jax.units import to_gigabytes
 from mfabric_jax.workload.frameworks import obstacle
 from mfabric_jax.workload.memory import fullest_stage, kept_bytes, usable_bytes
 from mfabric_jax.workload.recompute import PARTS, recomputed_of
@@ -44,7 +45,7 @@ LEAST_FREED = 0.99  # a level of recomputation keeps at most this times the byte
 EVEN, TRAFFIC, CLOCK = range(3)  # what the estimates of a row rest on
 
 
-def _joined(parts: Sequence[str]) -> Iterator[str]:
+def _join(parts: Sequence[str]) -> Iterator[str]:
     """Yield all sets of parts, joined as a setting; a router is recomputed with the experts or not at all."""
     for count in range(1, len(parts) + 1):
         for some in itertools.combinations(parts, count):
@@ -64,7 +65,7 @@ class Runner(msgspec.Struct, frozen=True):
         return SetUp(**self.set_up).words
 
 
-class Found(msgspec.Struct, frozen=True):
+class SearchResult(msgspec.Struct, frozen=True):
     """The result of a search: set-ups with their seconds, the fastest first.
 
     - `counts`: how many were looked at, by stage; `bound_s`: no set-up of the space takes less.
@@ -96,52 +97,56 @@ class Search:
 
     def __post_init__(self) -> None:
         self.blocks, self.room = Blocks(self.base, self.job), usable_bytes(self.job.gpu.memory_bytes)
-        self.counts = dict.fromkeys(("degrees", "estimated", "too_large", "not_run", "coarse", "timed"), 0)
+        stages = "degrees", "estimated", "too_large", "not_run", "coarse", "timed"
+        self.counts: dict[str, int] = dict.fromkeys(stages, 0)
         self.fitted: dict[Any, SetUp | None] = {}
         self.known_levels: dict[Any, list[str]] = {}
         self.rated_parts: dict[Any, list[tuple[float, float, float, str]]] = {}
-        self.times: dict[SetUp, float | None] = {}
+        self.times: dict[SetUp, float] = {}
         self.bound_s = math.inf
         nominal = lambda job, dispatcher: self.blocks.rates_of(job, dispatcher, self._any)  # noqa: E731
-        overlaps = self.resolved.rules.dp_overlap
-        self.ranking = Ranking(self.job, self.resolved.block_seconds, nominal, self.blocks.cores_of, overlaps)
+        overlaps = self.settings.rules.dp_overlap
+        self.ranking = Estimates(self.job, self.settings.block_seconds, nominal, self.blocks.cores_of, overlaps)
 
     @functools.cached_property
     def _any(self) -> Sample:
         """The smallest group; its links stand for those of all groups until a row gets its own traffic."""
-        least = min(degrees_of(self.job), key=lambda one: (one.etp * one.ep, one.pp), default=None)
+        least = min(
+            degrees_of(self.job), key=lambda candidate: (candidate.etp * candidate.ep, candidate.pp), default=None
+        )
         if least is None:
             raise Misfit(f"no set-up divides {self.job.gpus:,} GPUs and {self.job.batch} sequences.")
         dispatcher, dispatch = dispatchers_of(self.job, least.ep)[0]
         return self.blocks.sample(least._replace(dispatcher=dispatcher, dispatch=dispatch))
 
     @property
-    def resolved(self) -> Resolved:
+    def settings(self) -> Resolved:
         return self._any.problem.resolved
 
-    def find(self, one: SetUp | None = None, recipe: SetUp | None = None) -> Found:
-        """Return the best set-ups. `one`, `recipe`: set-ups to start from; the result is never slower."""
+    def find(self, first: SetUp | None = None, recipe: SetUp | None = None) -> SearchResult:
+        """Return the best set-ups. `first`, `recipe`: set-ups to start from; the result is never slower."""
         recipe = None if recipe is None else self._with_recomputation(recipe)
-        seeds = [seed for seed in (one, recipe) if seed is not None and self._time(seed) is not None]
-        usable = [seed for seed in seeds if self._allowed(seed)]
-        found = self._coarse_ones(usable)
+        seeds = [seed for seed in (first, recipe) if seed is not None and self._time(seed) < math.inf]
+        usable = [seed for seed in seeds if self._is_allowed(seed)]
+        candidates = self._coarse_ones(usable)
         timed = [(self.times[seed], self.coarse(seed), seed) for seed in usable]
-        timed += self._timed(found, min([math.inf, *(row[0] for row in timed)]))
+        timed += self._time_best(candidates, min([math.inf, *(row[0] for row in timed)]))
         if not timed:
             raise self._refusal()
         best = dict(sorted(((set_up, row) for *row, set_up in timed), key=lambda pair: pair[1][0]))
         runners = [Runner(set_up._asdict(), *row) for set_up, row in best.items()]
-        known = (None if seed is None else self.times.get(seed) for seed in (recipe, one))
-        return Found(runners[:SHOWN], self.counts, self.bound_s, *known)
+        known = (None if seed is None or seed not in seeds else self.times[seed] for seed in (recipe, first))
+        return SearchResult(runners[:SHOWN], self.counts, self.bound_s, *known)
 
-    def _timed(self, found: Sequence[tuple[float, SetUp]], best: float) -> list[tuple[float, float, SetUp]]:
+    def _time_best(self, candidates: Sequence[tuple[float, SetUp]], best: float) -> list[tuple[float, float, SetUp]]:
         """Time set-ups by the usual clock, as long as one may be the best.
 
         It is later than the coarse clock, as ranks wait for each other in every block: by nearly the same factor for
         set-ups of the same groups and overlap.
         """
-        timed, later = [], {}
-        for coarse_s, set_up in found:
+        timed: list[tuple[float, float, SetUp]] = []
+        later: dict[Any, float] = {}
+        for coarse_s, set_up in candidates:
             if coarse_s > NEAR * best or len(timed) == TIMED:
                 break
             again = recomputed_of(set_up.recompute).exchanges
@@ -165,21 +170,21 @@ class Search:
             return set_up._replace(recompute="none")
 
     def _refusal(self) -> Misfit:
-        model, gigabytes = self.base.model.name, (self.job.gpu.memory_bytes or 0) / 1e9
+        model, gigabytes = self.base.model.name, to_gigabytes(self.job.gpu.memory_bytes or 0)
         return Misfit(f"no set-up of {model} on {self.job.gpus:,} GPUs fits {gigabytes:,.0f} GB per GPU.")
 
     # ------------------------------------------------------------------------------------------------------- stages
     def _coarse_ones(self, seeds: Sequence[SetUp]) -> list[tuple[float, SetUp]]:
         """Return set-ups with their seconds by the coarse clock, the fastest first."""
-        found, best = [], [min([math.inf, *map(self.coarse, seeds)])]
-        for set_up in self._ranked(lambda: best[0]):
-            found.append((self.coarse(set_up), set_up))
-            best[0] = min(best[0], found[-1][0])
-            if len(found) >= COARSE:
+        candidates, best = [], [min([math.inf, *map(self.coarse, seeds)])]
+        for set_up in self._in_order(lambda: best[0]):
+            candidates.append((self.coarse(set_up), set_up))
+            best[0] = min(best[0], candidates[-1][0])
+            if len(candidates) >= COARSE:
                 break
-        return sorted(found)
+        return sorted(candidates)
 
-    def _ranked(self, best: Callable[[], float]) -> Iterator[SetUp]:
+    def _in_order(self, best: Callable[[], float]) -> Iterator[SetUp]:
         """Yield set-ups that fit, the least estimate first, until estimates are well above the `best` seconds so far.
 
         The estimates of a row become better in its turn: first for evenly loaded experts, then for the traffic of the
@@ -187,10 +192,12 @@ class Search:
         """
         rows, blocks = self._rows(), self.job.architecture.blocks
         stage = [EVEN] * len(rows)
-        queue: list[tuple] = [(row.seconds[0], number, 0, None) for number, row in enumerate(rows) if len(row.seconds)]
+        queue: list[tuple[Any, ...]] = [
+            (row.seconds[0], number, 0, None) for number, row in enumerate(rows) if len(row.seconds)
+        ]
         heapq.heapify(queue)
         while queue:
-            seconds, number, at, ready = heapq.heappop(queue)
+            seconds, number, index, ready = heapq.heappop(queue)
             if seconds > best() * SLACK:
                 return
             row = rows[number]
@@ -200,14 +207,14 @@ class Search:
                 self.counts["too_large"] += len(row.seconds)
             elif stage[number] < CLOCK:
                 stage[number] += 1
-                rows[number] = row = row.timed(self._block_times(row.degrees, stage[number]), blocks)
+                rows[number] = row = row.estimate(self._block_times(row.degrees, stage[number]), blocks)
                 heapq.heappush(queue, (row.seconds[0], number, 0, None))
             else:
-                if at + 1 < len(row.seconds):
-                    heapq.heappush(queue, (row.seconds[at + 1], number, at + 1, None))
-                if (fitted := self._usable(row.set_up(at))) is not None:
-                    again_s = row.passes[at] * (self._recomputed(fitted) - 1)
-                    heapq.heappush(queue, (seconds + again_s, number, at, fitted))
+                if index + 1 < len(row.seconds):
+                    heapq.heappush(queue, (row.seconds[index + 1], number, index + 1, None))
+                if (fitted := self._usable(row.set_up(index))) is not None:
+                    again_s = row.passes[index] * (self._recompute_factor(fitted) - 1)
+                    heapq.heappush(queue, (seconds + again_s, number, index, fitted))
 
     def _rows(self) -> list[Row]:
         rows: list[Row] = []
@@ -231,7 +238,7 @@ class Search:
             return fitted
         return None
 
-    def _allowed(self, set_up: SetUp) -> bool:
+    def _is_allowed(self, set_up: SetUp) -> bool:
         """Whether a set-up keeps what is stated, fits, and runs under the frameworks of the search."""
         stated = {name: getattr(set_up, name) for name in self.job.stated}
         return stated == dict(self.job.stated) and self._runs(set_up) and self._fits_exactly(set_up)
@@ -244,7 +251,7 @@ class Search:
     def _block_times(self, set_up: SetUp, stage: int) -> BlockTimes:
         """Return the seconds of a mean block, for the traffic of the case or by the usual clock."""
         if stage == TRAFFIC:
-            return self.ranking.times(set_up, self.blocks.sent(set_up))
+            return self.ranking.times(set_up, self.blocks.all_to_alls(set_up))
         alone = self.blocks.mean(set_up)
         may_overlap = set_up.sharding not in LATER_SHARDING
         may_overlap &= any(kind.overlap == "passes" for kind in kinds_of(self.job, set_up))
@@ -254,7 +261,7 @@ class Search:
         head = alone.head[FORWARD] + alone.head[BACKWARD]
         return BlockTimes(block[FORWARD], block[BACKWARD], float(beside.pair[1]), float(head))
 
-    def _recomputed(self, set_up: SetUp) -> float:
+    def _recompute_factor(self, set_up: SetUp) -> float:
         """Seconds of a mean block over those without recomputation."""
         if set_up.recompute == "none":
             return 1.0
@@ -266,31 +273,31 @@ class Search:
         self.counts["coarse"] += 1
         job = self.job.workload(set_up)
         rates = self.blocks.rates_of(job, set_up.dispatcher, self.blocks.sample(set_up))
-        rules = self.resolved.rules._replace(recompute=set_up.recompute)
+        rules = self.settings.rules._replace(recompute=set_up.recompute)
         return coarse_seconds(job, rates, self.blocks.mean(set_up), rules)
 
-    def _time(self, set_up: SetUp) -> float | None:
-        """Return the seconds of an iteration by the usual clock; None for a set-up that cannot be."""
+    def _time(self, set_up: SetUp) -> float:
+        """Return the seconds of an iteration by the usual clock; infinite for a set-up that cannot be."""
         if set_up not in self.times:
             try:
                 self.times[set_up] = self.time(set_up)
             except InputError:
-                self.times[set_up] = None
+                self.times[set_up] = math.inf
         return self.times[set_up]
 
     def time(self, set_up: SetUp) -> float:
         self.counts["timed"] += 1
-        resolved = resolve(self.blocks.case_of(set_up))
-        problem = problem_of(resolved, (resolved.case.network.nic_gbps,))
+        settings = resolve(self.blocks.case_of(set_up))
+        problem = problem_of(settings, (settings.case.network.nic_gbps,))
         return float(np.mean(times_of(problem, solve(problem)).iteration_s))
 
     def _fitting(self, set_up: SetUp) -> SetUp | None:
         """Return the set-up, timed, with the least recomputation that fits the traffic of the case."""
         levels = self.levels(set_up)
         for level in levels[levels.index(set_up.recompute) :]:
-            one = set_up._replace(recompute=level)
-            if self._runs(one) and self._fits_exactly(one) and self._time(one) is not None:
-                return one
+            candidate = set_up._replace(recompute=level)
+            if self._runs(candidate) and self._fits_exactly(candidate) and self._time(candidate) < math.inf:
+                return candidate
         return None
 
     # ------------------------------------------------------------------------------------------------------- memory
@@ -299,8 +306,8 @@ class Search:
         key = set_up._replace(dispatcher="nccl", dispatch="per-expert")
         if key not in self.fitted:
             self.fitted[key] = self._fit(key)
-        found = self.fitted[key]
-        return found and found._replace(dispatcher=set_up.dispatcher, dispatch=set_up.dispatch)
+        candidates = self.fitted[key]
+        return candidates and candidates._replace(dispatcher=set_up.dispatcher, dispatch=set_up.dispatch)
 
     def _fit(self, set_up: SetUp) -> SetUp | None:
         levels, loads = self.levels(set_up), (self.blocks.load(set_up),) * set_up.pp
@@ -341,9 +348,9 @@ class Search:
         parts -= set() if len(model.moe_blocks) < model.blocks else {"mlp"}
         parts -= set() if model.moe_blocks and set_up.overlap == "none" else {"moe", "router"}
         parts -= set() if self.job.frameworks == ANY_FRAMEWORK else {"attention"}
-        for level in ("none", *_joined([part for part in PARTS if part in parts])):
-            one = set_up.plain._replace(recompute=level)
-            yield self.ranking.times(one).alone, *kept_bytes(self.job.workload(one)), level
+        for level in ("none", *_join([part for part in PARTS if part in parts])):
+            candidate = set_up.plain._replace(recompute=level)
+            yield self.ranking.times(candidate).alone, *kept_bytes(self.job.workload(candidate)), level
 
     def _make_levels(self, set_up: SetUp, rated: Sequence[tuple[float, float, float, str]]) -> list[str]:
         """Return levels of recomputation, each with less memory of the first stage and more time than those before."""

@@ -11,7 +11,7 @@ import pytest
 from mfabric_jax import Case
 from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.resolving import quick
-from mfabric_jax.evaluate.resolving.ranking import Ranking
+from mfabric_jax.evaluate.resolving.ranking import Estimates
 from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax
 from mfabric_jax.workload import Workload, fullest_stage, get_gpu, models
 from mfabric_jax.workload.block_kernels import kernel_seconds
@@ -45,7 +45,7 @@ def every(architecture, gpus, *, sequences=None, micro_batches=None, **fixed):
 
 def per_token(job):
     """A function that gives the estimated seconds per token of a workload with such a set-up."""
-    ranking = Ranking(
+    ranking = Estimates(
         job,
         lambda workload: kernel_seconds(workload, H100),
         lambda workload, dispatcher: quick.nominal_rates(workload, H100, dispatcher),

@@ -9,9 +9,9 @@ import pytest
 from mfabric_jax import Case, resolve, simulate
 from mfabric_jax.evaluate.resolving.quick import NominalRates, nominal_rates
 from mfabric_jax.evaluate.resolving.ranking import (
-    AllToAlls,
     BlockTimes,
-    Ranking,
+    Estimates,
+    MeanAllToAlls,
     block_times,
     even_all_to_alls,
     gradient_seconds,
@@ -105,7 +105,7 @@ def test_even_all_to_alls_against_a_double_loop(tp, ep, per_server):
 
 
 def test_a_single_rank_sends_nothing():
-    assert even_all_to_alls(alone(FINE)) == AllToAlls(0.0, 0.0)
+    assert even_all_to_alls(alone(FINE)) == MeanAllToAlls(0.0, 0.0)
 
 
 def test_copies_for_a_server_are_fewer_than_for_experts():
@@ -138,7 +138,7 @@ def test_a_pipeline_by_hand():
 
 
 def ranking_of(job):
-    return Ranking(
+    return Estimates(
         job,
         lambda workload: kernel_seconds(workload, job.gpu),
         lambda workload, dispatcher: nominal_rates(workload, job.gpu, dispatcher),

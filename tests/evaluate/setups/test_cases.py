@@ -13,7 +13,7 @@ SMALL = {  # a model that fits anywhere
 
 
 def found(**changes):
-    return resolve(Case().with_(SMALL | {name.replace("__", "."): value for name, value in changes.items()})).found
+    return resolve(Case().with_(SMALL | {name.replace("__", "."): value for name, value in changes.items()})).searched
 
 
 @pytest.mark.parametrize("gpus", [96, 512])
@@ -28,7 +28,7 @@ def test_recipes_with_settings_that_are_no_degrees_start_a_search(gpus):
             }
         )
     )
-    assert resolved.found is not None
+    assert resolved.searched is not None
 
 
 def test_passes_overlap_beside_degrees_without_all_to_alls():

@@ -36,7 +36,7 @@ def picks(search, rng):
     for number in rng.permutation(len(each)).tolist():
         for level in LEVELS:
             one = each[number]._replace(recompute=level)
-            if level in search.levels(one) and search._allowed(one) and (time_s := search._time(one)) is not None:
+            if level in search.levels(one) and search._is_allowed(one) and (time_s := search._time(one)) < float("inf"):
                 yield one, time_s
                 count += 1
                 break

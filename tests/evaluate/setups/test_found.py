@@ -40,7 +40,7 @@ def anew(case):
     found._memory.clear()
     resolving.resolve_without_jax.cache_clear()
     resolving.resolve.cache_clear()
-    return resolve(case).found
+    return resolve(case).searched
 
 
 def kept():
@@ -126,7 +126,7 @@ def test_a_settled_case_has_a_set_up_for_each_bandwidth(tiny):
     assert [block.case.network.nic_gbps for block in settled.blocks] == [100.0, 400.0]
     assert len(searches) == len(words) == 2
     for block in settled.blocks:
-        best = resolve(case.with_({"network.nic_gbps": block.case.network.nic_gbps})).found.best
+        best = resolve(case.with_({"network.nic_gbps": block.case.network.nic_gbps})).searched.best
         values = flat(block.case)
         for path, field in resolving.SEARCHED.items():
             assert values.get(path) in (getattr(best, field), None), path
