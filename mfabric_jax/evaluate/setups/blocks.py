@@ -18,6 +18,7 @@ from mfabric_jax.timing.iteration import FabricRates
 from mfabric_jax.timing.passes import Exchanges
 from mfabric_jax.traffic.dispatch import dispatched_bytes, inside_bytes, kept_share, summed_by_server
 from mfabric_jax.workload import Workload
+from mfabric_jax.workload.kernels import shares_of
 from mfabric_jax.workload.memory import RankLoad
 from mfabric_jax.workload.schedules import SCHEDULES
 from mfabric_jax.workload.space import OpenJob, SetUp
@@ -220,8 +221,6 @@ class Blocks:
         return mean_blocks(job, rates, self._scaled(sample, job), resolved.block_seconds(own), rules)
 
     def cores_of(self, dispatcher: str) -> float:
-        from mfabric_jax.workload.kernels import shares_of
-
         stated = self.job.stated.get("comm_cores")
         return shares_of(1, dispatcher).cores if stated is None else stated
 
