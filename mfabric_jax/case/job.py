@@ -33,8 +33,8 @@ class Model(SettingsGroup, frozen=True):
     recipe: Annotated[
         Literal["makers", "paper", "none"],
         doc(
-            "The set-up that fills auto degrees: makers (of the model), paper (arXiv 2501.03905), or none (a search"
-            " finds degrees that fit)."
+            "The set-up that fills auto degrees: makers (of the model), paper (arXiv 2501.03905), or none (a search or"
+            " a quick estimate finds degrees that fit)."
         ),
     ] = "makers"
     blocks: Annotated[Count | None, doc("Transformer blocks.")] = None

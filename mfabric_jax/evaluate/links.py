@@ -13,14 +13,16 @@ from mfabric_jax import units
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.design import EpGroup
 from mfabric_jax.policies import uniform
-from mfabric_jax.routing import Plan, degree_bound, relay_shares
+from mfabric_jax.routing import Plan, degree_bound
 from mfabric_jax.routing.fixed import delegated_bytes, fixed_time, inside_time
 from mfabric_jax.routing.region import part_times, parts_that_wait, relay_part_bounds
 from mfabric_jax.support.array_module import Array, array_module
+from mfabric_jax.support.lazily import LazyModule
 from mfabric_jax.timing.passes import Exchanges, Places, behind_sends, places
 from mfabric_jax.traffic.dispatch import inside_bytes, summed_by_server
 from mfabric_jax.workload import Workload
 
+relay_steps = LazyModule("mfabric_jax.routing.relay_steps")  # only routing "relay" needs it
 RELAY_STEPS = 100  # on average 0.1 % from the best shares
 
 
@@ -37,7 +39,7 @@ def timer_of_routing(routing: str) -> Callable[..., Any]:
         if routing == "bound":
             return jnp.zeros((), demand.dtype), degree_bound(region, demand)
         relay = routing == "relay"
-        shares = relay_shares(region, circuits, demand, steps=RELAY_STEPS) if relay else None
+        shares = relay_steps.relay_shares(region, circuits, demand, steps=RELAY_STEPS) if relay else None
         plan = Plan(circuits, shares)
         if reconfiguring is not None:
             return parts_that_wait(region, plan, demand, reconfiguring, routing=routing)

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 from mfabric_jax.routing.region import all_to_all_time, degree_bound, fluid_lower_bound
 from mfabric_jax.routing.relay import Plan
-from mfabric_jax.routing.relay_shares import relay_shares
 from mfabric_jax.support.lazily import at_first_use
 
 if TYPE_CHECKING:
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from mfabric_jax.routing.graphs import shared_links as shared_links
     from mfabric_jax.routing.mesh import mesh_routes as mesh_routes
     from mfabric_jax.routing.mesh import most_at_once as most_at_once
+    from mfabric_jax.routing.relay_steps import relay_shares
     from mfabric_jax.routing.shortest import shortest_routes as shortest_routes
     from mfabric_jax.routing.transfers import transfer
 
@@ -29,6 +29,7 @@ __getattr__ = at_first_use(
         "gradients": ("gradient_nics",),
         "graphs": ("add_rates", "shared_links", "paths_on_links"),
         "mesh": ("mesh_routes", "most_at_once"),
+        "relay_steps": ("relay_shares",),
         "shortest": ("shortest_routes",),
         "transfers": ("transfer",),
     },

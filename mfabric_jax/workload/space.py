@@ -96,10 +96,6 @@ class OpenJob:
     frameworks: str = ANY_FRAMEWORK
     most_passes: int = MOST_PASSES
 
-    @property
-    def sequence(self) -> int:
-        return self.fields["sequence"]
-
     def some(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
         """Return the values of a field that are allowed: the stated one, or all."""
         return (self.stated[name],) if name in self.stated else values
@@ -157,7 +153,7 @@ def _of_group(job: OpenJob, tp: int, etp: int, ep: int, pp: int) -> Iterator[Set
     for cp in job.some("cp", [cp for cp in divisors(ep // folded) if cp <= MOST_CONTEXT]):
         shared = cp * folded
         halves = 2 * cp if cp > 1 and "cp" not in job.stated else cp  # each takes one early and one late part
-        if ep % shared or job.sequence % (halves * folded):
+        if ep % shared or job.fields["sequence"] % (halves * folded):
             continue
         # Twice the sequences on twice the context ranks are the same tokens, sent once more.
         usual = MICRO_BATCHES if cp == 1 or "cp" in job.stated else MICRO_BATCHES[:1]
@@ -185,23 +181,17 @@ def kinds_of(job: OpenJob, degrees: SetUp) -> Iterator[SetUp]:
         chunks = (order.chunks,) if order.chunks else job.some("chunks", range(2, most + 1))
         overlaps = ("none", "passes") if order.overlaps and degrees.ep > 1 else ("none",)
         for count in chunks:
+            if pp * count > job.architecture.blocks:
+                continue
             for overlap in job.some("overlap", overlaps):
                 candidate = degrees._replace(schedule=name, chunks=count, overlap=overlap)
                 if job.count is not None:
                     candidate = candidate._replace(micro_batches=job.count(pp, name, count, overlap == "passes"))
-                if _is_legal(candidate, job.architecture.blocks):
-                    yield candidate
-
-
-def _is_legal(set_up: SetUp, blocks: int) -> bool:
-    shape = PipelineShape(set_up.pp, set_up.micro_batches, set_up.chunks, set_up.overlap == "passes")
-    if set_up.pp * set_up.chunks > blocks:
-        return False
-    try:
-        check_shape(set_up.schedule, shape)
-    except InputError:
-        return False
-    return True
+                try:
+                    check_shape(name, PipelineShape(pp, candidate.micro_batches, count, overlap == "passes"))
+                except InputError:
+                    continue
+                yield candidate
 
 
 def shardings_of(job: OpenJob, kind: SetUp) -> Sequence[str]:

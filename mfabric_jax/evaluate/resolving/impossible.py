@@ -68,9 +68,9 @@ def _broken_rule(job: OpenJob, stated: Mapping[str, int]) -> str:
     if ep is not None and model.experts % ep:
         return f"ep must divide the {model.experts} experts"
     eps = [ep for ep in job.some("ep", divisors(model.experts)) if ep % shared == 0]
-    if not eps or job.sequence % shared:
+    if not eps or job.fields["sequence"] % shared:
         what = f"cp {cp}" if shared == cp else f"cp x tp / etp = {shared}"
-        return f"{what} must divide ep and the {job.sequence} tokens of a sequence"
+        return f"{what} must divide ep and the {job.fields['sequence']} tokens of a sequence"
     splits = [stated["etp"]] if "etp" in stated else job.some("tp", divisors(per_server))
     groups = [etp * ep for etp in splits for ep in eps]
     groups = [group for group in groups if group % per_server == 0 or per_server % group == 0]
