@@ -256,6 +256,7 @@ class Row(NamedTuple):
         if one.sharding in LATER_SHARDING:
             seconds = np.where(stages.plain > 0, seconds, np.inf)
         order = np.argsort(seconds, kind="stable")
+        order = order[np.isfinite(seconds[order])]
         return self._replace(seconds=seconds[order], order=order)
 
     def set_up(self, number: int) -> SetUp:
