@@ -252,15 +252,15 @@ class Row(NamedTuple):
         candidate, stages = self.degrees, self.stages
         passes = pipeline_seconds(stages, times, candidate.pp, blocks, candidate.micro_batches)
         reduced, part_s = self.gradients * stages.copies, self.hidden / stages.chunks
-        first = reduced - part_s * (
-            1 + candidate.pp * (stages.chunks - 1)
-        )  # since the first chunk's gradients are ready
+        behind = 1 + candidate.pp * (stages.chunks - 1)  # passes since the first chunk's gradients are ready
+        first = reduced - part_s * behind
         seconds = passes + np.maximum(
             np.maximum(first, reduced / stages.chunks - part_s), reduced * candidate.pp / blocks
         )
         if candidate.sharding in LATER_SHARDING:
             seconds = np.where(stages.plain > 0, seconds, np.inf)
         order = np.argsort(seconds, kind="stable")
+        order = order[np.isfinite(seconds[order])]
         return self._replace(seconds=seconds[order], passes=passes[order], order=order)
 
     def set_up(self, number: int) -> SetUp:

@@ -203,7 +203,7 @@ class Search:
             row = rows[number]
             if ready is not None:
                 yield ready
-            elif stage[number] == EVEN and self.fit(row.degrees.plain) is None:
+            elif stage[number] == EVEN and not self._some_fit(row, best() * SLACK):
                 self.counts["too_large"] += len(row.seconds)
             elif stage[number] < CLOCK:
                 stage[number] += 1
@@ -215,6 +215,11 @@ class Search:
                 if (fitted := self._usable(row.set_up(index))) is not None:
                     again_s = row.passes[index] * (self._recompute_factor(fitted) - 1)
                     heapq.heappush(queue, (seconds + again_s, number, index, fitted))
+
+    def _some_fit(self, row: Row, most: float) -> bool:
+        """Whether any set-up of a row with an estimate up to `most` seconds fits; schedules need unlike memory."""
+        numbers = range(int(np.searchsorted(row.seconds, most, "right")))
+        return self.fit(row.degrees.plain) is not None or any(self.fit(row.set_up(at)) is not None for at in numbers)
 
     def _rows(self) -> list[Row]:
         rows: list[Row] = []
