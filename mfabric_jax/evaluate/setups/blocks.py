@@ -25,7 +25,7 @@ from mfabric_jax.workload.space import OpenJob, SetUp
 BLOCKS = 8  # blocks with experts that stand for all: drawn shares of experts change with depth as in deeper models
 SPLIT, BESIDE, PLAIN = "zb-h1", "beside", "1f1b"
 STEADY = {PLAIN: 2, SPLIT: 2, BESIDE: 4}  # micro-batches after which passes are steady
-GROUPS = ("ep", "etp", "dispatch")
+BY_ITERATION = 5  # axes of all-to-alls: iteration, stage, pass, block, which
 
 
 def statement_of(set_up: SetUp) -> dict[str, Any]:
@@ -228,7 +228,10 @@ class Blocks:
     def _scaled(self, sample: Sample, job: Workload) -> Exchanges:
         """The all-to-alls of a sample's first iteration for the tokens of a job."""
         problem, times = sample.problem, job.tokens / sample.tokens
-        solved = jax.tree.map(lambda x: np.asarray(x)[:1], sample.solved)
+        solved = jax.tree.map(np.asarray, sample.solved)
+        if solved.optical.ndim > BY_ITERATION:  # some rules of circuits solve for every NIC bandwidth, here one
+            solved = jax.tree.map(lambda x: x[0], solved)
+        solved = jax.tree.map(lambda x: x[:1], solved)
         parts = {
             name: getattr(solved, name) * times
             for name in ("optical", "electrical", "inside", "balanced", "waiting")

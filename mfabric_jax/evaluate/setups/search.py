@@ -17,7 +17,7 @@ from mfabric_jax.evaluate.problem import problem_of
 from mfabric_jax.evaluate.resolving.ranking import BlockTimes, Ranking, Row
 from mfabric_jax.evaluate.resolving.resolve import Resolved, resolve
 from mfabric_jax.evaluate.resolving.traffic import draw_loads
-from mfabric_jax.evaluate.setups.blocks import Blocks, Sample
+from mfabric_jax.evaluate.setups.blocks import BESIDE, Blocks, Sample
 from mfabric_jax.evaluate.setups.coarse import coarse_seconds
 from mfabric_jax.evaluate.solving import solve, times_of
 from mfabric_jax.workload.frameworks import obstacle
@@ -96,6 +96,8 @@ class Search:
 
     def __post_init__(self) -> None:
         self.blocks, self.room = Blocks(self.base, self.job), usable_bytes(self.job.gpu.memory_bytes)
+        if "overlap" not in self.job.stated and not self._passes_may_overlap():
+            self.job = dataclasses.replace(self.job, stated=dict(self.job.stated) | {"overlap": "none"})
         self.counts = dict.fromkeys(("degrees", "estimated", "too_large", "not_run", "coarse", "timed"), 0)
         self.fitted: dict[Any, SetUp | None] = {}
         self.known_levels: dict[Any, list[str]] = {}
@@ -105,6 +107,19 @@ class Search:
         nominal = lambda job, dispatcher: self.blocks.rates_of(job, dispatcher, self._any)  # noqa: E731
         overlaps = self.resolved.rules.dp_overlap
         self.ranking = Ranking(self.job, self.resolved.block_seconds, nominal, self.blocks.cores_of, overlaps)
+
+    def _passes_may_overlap(self) -> bool:
+        """Whether passes may overlap on this fabric: some rules of circuits need one all-to-all at a time."""
+        several = (one for one in degrees_of(self.job) if one.ep > 1)
+        least = min(several, key=lambda one: (one.etp * one.ep, one.pp), default=None)
+        if least is None:
+            return False
+        dispatcher, dispatch = dispatchers_of(self.job, least.ep)[0]
+        try:
+            self.blocks.sample(least._replace(dispatcher=dispatcher, dispatch=dispatch, overlap="passes"), BESIDE)
+        except InputError:
+            return False
+        return True
 
     @functools.cached_property
     def _any(self) -> Sample:
@@ -165,8 +180,12 @@ class Search:
             return set_up._replace(recompute="none")
 
     def _refusal(self) -> Misfit:
-        model, gigabytes = self.base.model.name, (self.job.gpu.memory_bytes or 0) / 1e9
-        return Misfit(f"no set-up of {model} on {self.job.gpus:,} GPUs fits {gigabytes:,.0f} GB per GPU.")
+        model = f"no set-up of {self.base.model.name} on {self.job.gpus:,} GPUs"
+        if self.counts["not_run"] and self.job.frameworks != ANY_FRAMEWORK:
+            return Misfit(f"{model} fits the memory and runs on {self.job.frameworks}; job.frameworks=any allows more.")
+        if not self.counts["estimated"]:
+            return Misfit(f"{model} keeps to what is stated.")
+        return Misfit(f"{model} fits {usable_bytes(self.job.gpu.memory_bytes) / 1e9:,.0f} GB per GPU.")
 
     # ------------------------------------------------------------------------------------------------------- stages
     def _coarse_ones(self, seeds: Sequence[SetUp]) -> list[tuple[float, SetUp]]:
@@ -191,7 +210,7 @@ class Search:
         heapq.heapify(queue)
         while queue:
             seconds, number, at, ready = heapq.heappop(queue)
-            if seconds > best() * SLACK:
+            if seconds > best() * SLACK or seconds == math.inf:
                 return
             row = rows[number]
             if ready is not None:
@@ -311,7 +330,7 @@ class Search:
             job = self.job.workload(set_up._replace(recompute=level))
             return fullest_stage(job, loads, some)[1].total <= LOOSE * self.room
 
-        if not fits(levels[-1]):
+        if not levels or not fits(levels[-1]):
             return None
         first, last = -1, len(levels) - 1  # levels keep less and less
         while last - first > 1:
@@ -326,7 +345,8 @@ class Search:
     def levels(self, set_up: SetUp) -> Sequence[str]:
         """Return what a set-up may recompute, the least time first."""
         if "recompute" in self.job.stated:
-            return (self.job.stated["recompute"],)
+            stated = self.job.stated["recompute"]
+            return () if set_up.overlap == "passes" and recomputed_of(stated).exchanges else (stated,)
         key = set_up.overlap, set_up.etp * set_up.ep > self.job.gpu.gpus_per_server
         if (*key, set_up.pp) not in self.known_levels:
             if key not in self.rated_parts:
