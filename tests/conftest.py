@@ -109,7 +109,7 @@ def never_computes(command_line, monkeypatch):
     for name in (
         *("evaluate.rows.results.Results.each", "evaluate.example_timeline", "apps.recordings.calibrate.calibrate"),
         *("apps.failures.failures", "evaluate.solve_cluster", "apps.graphs.export.export_iteration"),
-        "evaluate.setups.search.Search.find",
+        "evaluate.setups.search.SetUpSearch.find",
     ):
         monkeypatch.setattr(f"mfabric_jax.{name}", compute)
 

@@ -63,6 +63,7 @@ DEGREE = "network.mfabric.optical_degree"
 USUAL_SEARCH = "each"
 OTHER_DEGREES = ", other degrees"
 TP_REDUCES = "job.parallel.tp_reduces"
+NODE_LIMIT = "job.per-server.node_limit"
 FIT = ("job.recompute", "fit")  # counts as open: a recipe may replace it
 
 
@@ -266,6 +267,8 @@ def _set_up(draft: _DraftCase, model: NamedModel, gpu: Gpu, on: Fabric, recipe: 
         draft.take(recipe, why)
     else:
         draft.take({path: value for path, value in recipe.items() if not _is_searched(path)}, why)
+        if draft["job.dispatch"] in (None, "per-server"):  # the search may choose it, and limits belong to the model
+            draft.fill(NODE_LIMIT, recipe.get(NODE_LIMIT), why)
     for path, value in USUAL.items():
         if not _is_searched(path):
             draft.fill(path, value, "usual")
@@ -353,6 +356,10 @@ def _without_set_up(draft: _DraftCase) -> Case:
     """Return the case with all that a search does not change stated, and nothing else."""
     values = {path: value for path, value in draft.values.items() if value is not None}
     kept = {path: value for path, value in values.items() if path not in SEARCHED}
+    if NODE_LIMIT in kept:  # is part of this dispatch
+        kept["job.dispatch"] = "per-server"
+    if any(path.startswith("job.passes.") for path in kept):
+        kept["job.overlap"] = "passes"
     return build(kept | {"model.recipe": "none", "job.search": "recipe"})
 
 
@@ -456,7 +463,7 @@ def _formats_of(draft: _DraftCase) -> dict[str, Any]:
         "head": "known" if draft["job.head"] else "left-out",
         "optimizer_step": "known" if draft["job.optimizer_step"] else "left-out",
         "redundant_experts": _copies(draft),
-        "node_limit": draft["job.per-server.node_limit"],
+        "node_limit": draft[NODE_LIMIT],
         "capacity_factor": None if capacity == math.inf else capacity,
     }
 

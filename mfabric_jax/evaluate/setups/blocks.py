@@ -26,7 +26,7 @@ from mfabric_jax.workload.space import OpenJob, SetUp
 BLOCKS = 8  # blocks with experts that stand for all: drawn shares of experts change with depth as in deeper models
 SPLIT, BESIDE, PLAIN = "zb-h1", "beside", "1f1b"
 STEADY = {PLAIN: 2, SPLIT: 2, BESIDE: 4}  # micro-batches after which passes are steady
-GROUPS = ("ep", "etp", "dispatch")
+BY_ITERATION = 5  # axes of all-to-alls: iteration, stage, pass, block, which
 
 
 def statement_of(set_up: SetUp) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Sample:
         return float(each[0].max(-1).mean()) / job.gpus_per_server, float(each[1].max((-2, -1)).mean()) / job.tp
 
 
-class Blocks:
+class MeanBlockTimes:
     """Seconds of mean blocks, rates and all-to-alls of every set-up of a case on its fabric, each computed once."""
 
     def __init__(self, base: Case, job: OpenJob):
@@ -227,7 +227,10 @@ class Blocks:
     def _scale(self, sample: Sample, job: Workload) -> Exchanges:
         """The all-to-alls of a sample's first iteration for the tokens of a job."""
         problem, times = sample.problem, job.tokens / sample.tokens
-        exchanges = jax.tree.map(lambda x: np.asarray(x)[:1], sample.exchanges)
+        exchanges = jax.tree.map(np.asarray, sample.exchanges)
+        if exchanges.optical.ndim > BY_ITERATION:  # some rules of circuits solve for every NIC bandwidth, here one
+            exchanges = jax.tree.map(lambda x: x[0], exchanges)
+        exchanges = jax.tree.map(lambda x: x[:1], exchanges)
         parts = {
             name: getattr(exchanges, name) * times
             for name in ("optical", "electrical", "inside", "balanced", "waiting")

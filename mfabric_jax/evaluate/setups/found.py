@@ -16,7 +16,7 @@ from mfabric_jax.case.policies import file_of
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.evaluate.resolving.resolve import OTHERS_SEARCHED, SEARCHED, is_open, resolve_without_jax
 from mfabric_jax.evaluate.setups.blocks import statement_of as statement_of
-from mfabric_jax.evaluate.setups.search import Search, SearchResult
+from mfabric_jax.evaluate.setups.search import SearchResult, SetUpSearch
 from mfabric_jax.support import programs
 from mfabric_jax.support.atomic import replacing
 from mfabric_jax.workload.kernels import USUAL_DISPATCHER
@@ -25,7 +25,7 @@ from mfabric_jax.workload.space import OPEN, OpenJob, SetUp
 
 ONE_FABRIC = "fat-tree"  # where the set-up of `job.search = one` is found: no link is shared
 OF_NICS = ("network.nic_gbps", "network.nics", "network.nic_use", "network.alpha_s", "network.link_delay_s")
-UNREAD = ("serving.", "failures.", "network.prices", "job.training_tokens", "job.search", "run.replicas")
+UNREAD = ("serving.", "failures.", "network.prices", "job.training_tokens", "job.search")
 FOLDER = "setups"
 
 
@@ -128,7 +128,7 @@ def _find(base: Case, job: OpenJob, of_one: SetUp | None, recipe: SetUp | None) 
     if key not in _memory:
         kept = _read(key)
         if kept is None:
-            kept = Search(base, job).find(of_one, recipe)
+            kept = SetUpSearch(base, job).find(of_one, recipe)
             _write(key, kept)
         _memory[key] = kept
     return _memory[key]

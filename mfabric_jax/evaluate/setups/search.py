@@ -17,7 +17,7 @@ from mfabric_jax.evaluate.problem import problem_of
 from mfabric_jax.evaluate.resolving.ranking import BlockTimes, Estimates, Row
 from mfabric_jax.evaluate.resolving.resolve import Resolved, resolve
 from mfabric_jax.evaluate.resolving.traffic import draw_loads
-from mfabric_jax.evaluate.setups.blocks import Blocks, Sample
+from mfabric_jax.evaluate.setups.blocks import BESIDE, MeanBlockTimes, Sample
 from mfabric_jax.evaluate.setups.coarse import coarse_seconds
 from mfabric_jax.evaluate.solving import solve, times_of
 from mfabric_jax.units import to_gigabytes
@@ -89,14 +89,16 @@ class SearchResult(msgspec.Struct, frozen=True):
 
 
 @dataclasses.dataclass
-class Search:
+class SetUpSearch:
     """The search of one case. `base`: the case with everything stated but the set-up."""
 
     base: Case
     job: OpenJob
 
     def __post_init__(self) -> None:
-        self.blocks, self.room = Blocks(self.base, self.job), usable_bytes(self.job.gpu.memory_bytes)
+        self.blocks, self.room = MeanBlockTimes(self.base, self.job), usable_bytes(self.job.gpu.memory_bytes)
+        if "overlap" not in self.job.stated and not self._passes_may_overlap():
+            self.job = dataclasses.replace(self.job, stated=dict(self.job.stated) | {"overlap": "none"})
         stages = "degrees", "estimated", "too_large", "not_run", "coarse", "timed"
         self.counts: dict[str, int] = dict.fromkeys(stages, 0)
         self.fitted: dict[Any, SetUp | None] = {}
@@ -107,6 +109,19 @@ class Search:
         nominal = lambda job, dispatcher: self.blocks.rates_of(job, dispatcher, self._any)  # noqa: E731
         overlaps = self.settings.rules.dp_overlap
         self.ranking = Estimates(self.job, self.settings.block_seconds, nominal, self.blocks.cores_of, overlaps)
+
+    def _passes_may_overlap(self) -> bool:
+        """Whether passes may overlap on this fabric: some rules of circuits need one all-to-all at a time."""
+        several = (degrees for degrees in degrees_of(self.job) if degrees.ep > 1)
+        least = min(several, key=lambda degrees: (degrees.etp * degrees.ep, degrees.pp), default=None)
+        if least is None:
+            return False
+        dispatcher, dispatch = dispatchers_of(self.job, least.ep)[0]
+        try:
+            self.blocks.sample(least._replace(dispatcher=dispatcher, dispatch=dispatch, overlap="passes"), BESIDE)
+        except InputError:
+            return False
+        return True
 
     @functools.cached_property
     def _any(self) -> Sample:
@@ -170,8 +185,12 @@ class Search:
             return set_up._replace(recompute="none")
 
     def _refusal(self) -> Misfit:
-        model, gigabytes = self.base.model.name, to_gigabytes(self.job.gpu.memory_bytes or 0)
-        return Misfit(f"no set-up of {model} on {self.job.gpus:,} GPUs fits {gigabytes:,.0f} GB per GPU.")
+        model = f"no set-up of {self.base.model.name} on {self.job.gpus:,} GPUs"
+        if self.counts["not_run"] and self.job.frameworks != ANY_FRAMEWORK:
+            return Misfit(f"{model} fits the memory and runs on {self.job.frameworks}; job.frameworks=any allows more.")
+        if not self.counts["estimated"]:
+            return Misfit(f"{model} keeps to what is stated.")
+        return Misfit(f"{model} fits {to_gigabytes(usable_bytes(self.job.gpu.memory_bytes)):,.0f} GB per GPU.")
 
     # ------------------------------------------------------------------------------------------------------- stages
     def _coarse_ones(self, seeds: Sequence[SetUp]) -> list[tuple[float, SetUp]]:
@@ -198,7 +217,7 @@ class Search:
         heapq.heapify(queue)
         while queue:
             seconds, number, index, ready = heapq.heappop(queue)
-            if seconds > best() * SLACK:
+            if seconds > best() * SLACK or seconds == math.inf:
                 return
             row = rows[number]
             if ready is not None:
@@ -322,7 +341,7 @@ class Search:
             job = self.job.workload(set_up._replace(recompute=level))
             return fullest_stage(job, loads, some)[1].total <= LOOSE * self.room
 
-        if not fits(levels[-1]):
+        if not levels or not fits(levels[-1]):
             return None
         first, last = -1, len(levels) - 1  # levels keep less and less
         while last - first > 1:
@@ -337,7 +356,8 @@ class Search:
     def levels(self, set_up: SetUp) -> Sequence[str]:
         """Return what a set-up may recompute, the least time first."""
         if "recompute" in self.job.stated:
-            return (self.job.stated["recompute"],)
+            stated = self.job.stated["recompute"]
+            return () if set_up.overlap == "passes" and recomputed_of(stated).exchanges else (stated,)
         key = set_up.overlap, set_up.etp * set_up.ep > self.job.gpu.gpus_per_server
         if (*key, set_up.pp) not in self.known_levels:
             if key not in self.rated_parts:

@@ -8,7 +8,7 @@ from unittest import mock
 from mfabric_jax import Case, InputError
 from mfabric_jax.evaluate.resolving import resolve as resolving
 from mfabric_jax.evaluate.setups import found
-from mfabric_jax.evaluate.setups.search import Search
+from mfabric_jax.evaluate.setups.search import SetUpSearch
 from mfabric_jax.workload.schedules import SCHEDULES
 from mfabric_jax.workload.space import OpenJob, SetUp, layouts_of
 
@@ -46,7 +46,7 @@ def asked(settings: dict[str, Any]) -> tuple[Case, OpenJob, str, Any]:
 
 
 def search_of(settings: dict[str, Any]) -> Search:
-    return Search(*asked(settings)[:2])
+    return SetUpSearch(*asked(settings)[:2])
 
 
 def every(job: OpenJob, most_stages: int = 8) -> Iterator[SetUp]:
@@ -85,7 +85,7 @@ def _kinds(job: OpenJob, one: SetUp) -> Iterator[SetUp]:
         yield kind
 
 
-def laid_out(search: Search, kind: SetUp) -> Iterator[SetUp]:
+def laid_out(search: SetUpSearch, kind: SetUp) -> Iterator[SetUp]:
     """Yield a set-up in every layout that is searched."""
     blocks, predicted = search.job.architecture.blocks, search.job.fields["predicted"]
     shape = kind.pp, kind.chunks, kind.schedule, search.ranking._head_blocks or 0.0

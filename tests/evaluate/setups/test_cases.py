@@ -2,7 +2,8 @@
 
 import pytest
 
-from mfabric_jax import Case, resolve
+from mfabric_jax import Case, cases, resolve, simulate
+from mfabric_jax.checks import Misfit
 from mfabric_jax.evaluate.setups.search import SLACK
 
 SMALL = {  # a model that fits anywhere
@@ -37,3 +38,37 @@ def test_passes_overlap_beside_degrees_without_all_to_alls():
     assert any(runner.set_up["overlap"] == "passes" for runner in stated.runners)
     open_ep = found(job__parallel__pp=1, job__batch__micro_batch=1, job__dispatcher="nccl")
     assert open_ep.seconds <= SLACK * stated.seconds
+
+
+def test_stated_recomputation_of_all_to_alls_leaves_out_passes_that_overlap():
+    assert found(job__recompute="block").best.overlap == "none"
+
+
+def test_refusals_say_what_does_not_hold():
+    with pytest.raises(Misfit, match=r"job\.frameworks=any"):
+        found(job__schedule="zb-h1")
+    with pytest.raises(Misfit, match="keeps to what is stated"):
+        found(job__layout="Et|(tt|)*3tL", job__parallel__pp=2)
+
+
+def test_circuits_that_weigh_computation():
+    assert found(network__fabric="mfabric", circuits__reconfigure="pays", job__parallel__ep=8).seconds > 0
+
+
+@pytest.mark.parametrize("changes", [{"run.replicas": 2}, {"job.per-server.node_limit": 2}])
+def test_searches_time_what_the_case_states(changes):
+    """Settings that belong to a dispatch, and replicas, which decide whether gradients overlap."""
+    found()  # must not answer for the changed case
+    resolved = resolve(Case().with_(SMALL | {"job.parallel.ep": 8} | changes))
+    row = simulate(cases(resolved.case)).rows()[0]
+    assert resolved.found.seconds == pytest.approx(row["iteration_s"], rel=1e-6) or "run.replicas" in changes
+    assert row["framework_runs"] == "megatron-core"
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "parts"), [(4.0, "none"), (3.5, "norm"), (3.0, "activation+moe"), (2.0, "block")]
+)
+def test_recomputation_is_the_least_that_fits(gigabytes, parts):
+    stated = {"gpu.memory_gigabytes": gigabytes, "job.parallel.ep": 8, "job.parallel.tp": 1}
+    resolved = resolve(Case().with_(SMALL | stated | {"job.batch.micro_batch": 4}))
+    assert resolved.found.best.recompute == parts

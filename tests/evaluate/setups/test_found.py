@@ -8,7 +8,7 @@ from mfabric_jax import Case, cases, resolve, simulate
 from mfabric_jax.case.paths import flat
 from mfabric_jax.evaluate.resolving import resolve as resolving
 from mfabric_jax.evaluate.setups import found
-from mfabric_jax.evaluate.setups.search import Search
+from mfabric_jax.evaluate.setups.search import SetUpSearch
 from mfabric_jax.workload.space import SetUp
 from tests.small import model_file
 
@@ -24,7 +24,7 @@ def tiny(tmp_path, monkeypatch):
     """A case with an open set-up whose search is counted, with a folder of its own for what is found."""
     monkeypatch.setenv("MFABRIC_PROGRAMS", str(tmp_path / "kept"))
     monkeypatch.setattr(found, "_memory", {})
-    searches, search = [], Search.find
+    searches, search = [], SetUpSearch.find
 
     def counted(self, *seeds):
         searches.append(self.base)
