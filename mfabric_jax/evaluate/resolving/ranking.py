@@ -5,6 +5,7 @@ shows is made of these seconds.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -235,14 +236,12 @@ class Row(NamedTuple):
 
     - `gradients`: seconds of gradients of one copy of the model; `hidden`: of them, beside one backward pass.
     - `passes`: part of `seconds` in passes and the bubble.
-    - `bound_s`: no set-up of the row takes less (`Estimates.bound_seconds`).
     """
 
     degrees: SetUp
     stages: PipelineKinds
     gradients: float
     hidden: float
-    bound_s: float
     seconds: np.ndarray = NOTHING
     passes: np.ndarray = NOTHING
     order: np.ndarray = NOTHING
@@ -298,13 +297,11 @@ class Estimates:
             stages, blocks = self._stages_of(candidate, times), self.job.architecture.blocks
             for sharding, seconds in exposed.items():
                 own = candidate._replace(sharding=sharding)
-                bound_s = self.bound_seconds(own, times)
-                row = Row(own, stages, *seconds, bound_s)
-                yield row.estimate(self.times(own), blocks)
+                yield Row(own, stages, *seconds).estimate(self.times(own), blocks)
 
-    def bound_seconds(self, degrees: SetUp, times: BlockTimes) -> float:
+    def bound_seconds(self, degrees: SetUp, least: float = math.inf) -> float:
         """Return seconds that no pipeline with these degrees is below, whatever its schedule, layout, overlap,
-        recomputation and traffic.
+        recomputation and traffic; `least` if their passes alone take that long.
 
         An iteration ends with its last stage, so it takes at least the mean over stages of what each must do alone:
 
@@ -316,12 +313,15 @@ class Estimates:
           the block that is ready last. Both are at least those of one block of the lighter kind, all blocks alike.
         - Its optimizer step: together, stages update every parameter, and replicas share at most all of its state.
         """
+        times = self.times(degrees._replace(sharding="optimizer"))
+        passes_s = degrees.micro_batches * (self.job.architecture.blocks * times.least + times.head) / degrees.pp
+        if passes_s >= least:
+            return least
         alone, own = shape_job(self.job, degrees._replace(sharding="optimizer")), self.job.workload(degrees)
         rates = self.rates_of(alone, degrees.dispatcher)
-        passes_s = degrees.micro_batches * (self.job.architecture.blocks * times.least + times.head) / degrees.pp
         counts = alone.optimizer_step != "left-out"
         step_s = counts * step_bytes(alone, 0) / float(np.max(rates.memory_Bps)) + float(np.min(rates.fixed_s))
-        return passes_s + least_gradient_seconds(own, rates) + step_s
+        return min(least, passes_s + least_gradient_seconds(own, rates) + step_s)
 
     def times(self, set_up: SetUp, sent: MeanAllToAlls | None = None) -> BlockTimes:
         """Return the seconds of a mean block; `sent`: its all-to-alls, None: those of evenly loaded experts."""

@@ -237,8 +237,11 @@ class SetUpSearch:
 
     def _some_fit(self, row: Row, most: float) -> bool:
         """Whether any set-up of a row with an estimate up to `most` seconds fits; schedules need unlike memory."""
+        if self.fit(row.degrees.plain) is not None:
+            return True
         numbers = range(int(np.searchsorted(row.seconds, most, "right")))
-        return self.fit(row.degrees.plain) is not None or any(self.fit(row.set_up(at)) is not None for at in numbers)
+        firsts = {(kind.schedule, kind.layout): kind for kind in map(row.set_up, reversed(numbers))}
+        return any(self.fit(kind) is not None for kind in firsts.values())
 
     def _rows(self) -> list[Row]:
         rows: list[Row] = []
@@ -246,7 +249,8 @@ class SetUpSearch:
             self.counts["degrees"] += 1
             if self._weights_fit(degrees):
                 own = list(self.ranking.rows(degrees))
-                self.bound_s = min([self.bound_s, *(row.bound_s for row in own)])
+                for row in own:
+                    self.bound_s = self.ranking.bound_seconds(row.degrees, self.bound_s)
                 rows += own
         self.counts["estimated"] = sum(len(row.seconds) for row in rows)
         return rows

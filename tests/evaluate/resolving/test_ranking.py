@@ -152,7 +152,7 @@ def test_rows_are_sorted_and_no_estimate_is_below_their_bound():
     for degrees in degrees_of(job):
         for row in ranking.rows(degrees):
             assert list(row.seconds) == sorted(row.seconds)
-            assert row.bound_s <= row.seconds[0]
+            assert ranking.bound_seconds(row.degrees) <= row.seconds[0]
             assert row.set_up(0).pp == degrees.pp
             number += 1
     assert number > 100

@@ -45,7 +45,7 @@ def asked(settings: dict[str, Any]) -> tuple[Case, OpenJob, str, Any]:
     raise AssertionError("the case has no open set-up")
 
 
-def search_of(settings: dict[str, Any]) -> Search:
+def search_of(settings: dict[str, Any]) -> SetUpSearch:
     return SetUpSearch(*asked(settings)[:2])
 
 

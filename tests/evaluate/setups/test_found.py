@@ -30,7 +30,7 @@ def tiny(tmp_path, monkeypatch):
         searches.append(self.base)
         return search(self, *seeds)
 
-    monkeypatch.setattr(Search, "find", counted)
+    monkeypatch.setattr(SetUpSearch, "find", counted)
     file = model_file(tmp_path / "model.toml", heads=(8, 8, 64), hidden=512, blocks=4, expert_hidden=256)
     return Case().with_(TINY | {"model.name": file}), searches
 
