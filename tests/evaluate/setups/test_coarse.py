@@ -46,10 +46,12 @@ def test_passes_alone_take_as_long_by_both_clocks(recompute):
 @pytest.mark.parametrize("recompute", ["none", "norm+activation"])
 def test_passes_beside_each_other_take_as_long_by_both_clocks(recompute):
     for shape in shapes(PAIRED):
-        got, want = both(*shape, overlap=True, recompute=recompute)
+        blocks = 2 * shape[1] * shape[2]
+        got, want = both(*shape, overlap=True, recompute=recompute, blocks=blocks)
         assert got == pytest.approx(want, rel=1e-9), shape
+        # An output head is added beside no all-to-all, and blocks of unequal passes are beside each other as they can.
         got, want = both(*shape, overlap=True, recompute=recompute, vocab=8000)
-        assert got == pytest.approx(want, rel=0.02), shape  # an output head is not added beside all-to-alls
+        assert got == pytest.approx(want, rel=0.06), shape
 
 
 @pytest.mark.parametrize("sharding", ["none", "gradients", "parameters"])
