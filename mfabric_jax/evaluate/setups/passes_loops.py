@@ -5,7 +5,7 @@ Loops of numba. Sources of the orders: `workload.schedules`.
 
 import numpy as np
 
-FORWARD, BACKWARD, WEIGHT, INPUT, PAIR = range(5)
+FORWARD, BACKWARD, WEIGHT, INPUT = range(4)
 
 
 def alternate(stages, micro_batches, chunks, warm, overlap, kind, micro_batch, chunk, paired):
@@ -31,10 +31,9 @@ def alternate(stages, micro_batches, chunks, warm, overlap, kind, micro_batch, c
 
 
 def play_passes(
-    kind, micro_batch, place, paired, many, times, pair, send, alone_f, alone_b, blocks, ends, last, of_last, took
+    kind, micro_batch, place, paired, many, times, pair, send, alone_f, alone_b, blocks, ends, last, of_last
 ):
-    """Fill the ends [P] of stages; of the last backward pass of every place on a stage [P places], its end, kind
-    (`PAIR`: beside a forward pass), and seconds.
+    """Fill the ends [P] of stages, and end and kind of the last backward pass of every place on a stage [P places].
 
     `times` [4 places]: seconds by kind; `pair` [2]: seconds of two passes beside each other, fixed and by block;
     `send` [places]: seconds from a place to the next; `alone_f`, `alone_b`: of a block; `blocks` [places].
@@ -90,8 +89,7 @@ def play_passes(
                     if own != WEIGHT:
                         done[0 if own == FORWARD else 1, p, m] = end
                     if own != FORWARD:
-                        last[stage, p], took[stage, p] = end, length
-                        of_last[stage, p] = PAIR if width == 2 else own
+                        last[stage, p], of_last[stage, p] = end, own
                 at[stage] += width
                 left -= width
                 moved = True
