@@ -42,6 +42,7 @@ SHOWN = {  # settings that fixed columns of rows already show
     "circuits.ocs",
     "job.parallel.gpus",
 }
+setups = LazyModule("mfabric_jax.evaluate.setups.found")  # loaded where a set-up is open
 
 
 @dataclasses.dataclass(frozen=True)

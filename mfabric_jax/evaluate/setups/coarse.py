@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from mfabric_jax.evaluate.setups.passes_loops import PAIR
 from mfabric_jax.support.loops import at_first_call
 from mfabric_jax.timing.blocks import Rules
 from mfabric_jax.timing.iteration import (
@@ -102,12 +101,9 @@ def _exposed_seconds(
     for stage in range(job.pp):
         done = []
         for part in job.stage_places(stage):
-            end, kind, took = (each[stage, part] for each in last)
-            count = job.place_blocks[part]
-            each = np.full(count, took / count)  # of blocks, in a pair as if they all took the same
-            if kind != PAIR:
-                each[:] = blocks.dense[kind]
-                each[list(job.place_positions(part))] = blocks.moe[kind]
+            end, kind = (each[stage, part] for each in last)  # it runs alone
+            each = np.full(job.place_blocks[part], blocks.dense[kind])
+            each[list(job.place_positions(part))] = blocks.moe[kind]
             done += list(end - (np.cumsum(each) - each))  # the first block of the model comes last
         done.sort()
         left = np.arange(len(done), 0, -1) / len(done)
@@ -133,7 +129,7 @@ def _crossing_s(stage: int, other: int, sends: np.ndarray, pp: int) -> float:
 def _ends(
     job: Workload, times: np.ndarray, pair: np.ndarray, send: np.ndarray, count: np.ndarray, alone: tuple[float, float]
 ) -> tuple[np.ndarray, ...]:
-    """Ends of stages [P], and end, kind and seconds of the last backward pass of places on stages [P places].
+    """Ends of stages [P], and end and kind of the last backward pass of places on stages [P places].
 
     A very long iteration repeats its steady part. Its slowest stage takes over late if others are nearly as slow.
     """
@@ -146,17 +142,25 @@ def _ends(
     shorter, longer = (_play_all(job, many, times, pair, send, count, alone) for many in (few, few + step))
     periods = (job.micro_batches - few) // step
     slope = longer[0].max() - shorter[0].max()
-    return shorter[0] + periods * slope, shorter[1] + periods * slope, *shorter[2:]
+    return shorter[0] + periods * slope, shorter[1] + periods * slope, shorter[2]
 
 
 def _play_all(
     job: Workload, many: int, times: np.ndarray, pair: np.ndarray, send: np.ndarray, count: np.ndarray, alone: Any
 ) -> tuple[np.ndarray, ...]:
+<<<<<<< HEAD
     kind, micro_batch, position, paired = _passes(job.schedule, job.shape._replace(micro_batches=many))
     ends, (last, took) = np.zeros(job.pp), np.zeros((2, job.pp, times.shape[1]))
     of_last = np.zeros(last.shape, np.int64)
     assert _play(kind, micro_batch, position, paired, many, times, pair, send, *alone, count, ends, last, of_last, took)
     return ends, last, of_last, took
+=======
+    kind, micro_batch, place, paired = _passes(job.schedule, job.shape._replace(micro_batches=many))
+    ends, last = np.zeros(job.pp), np.zeros((job.pp, times.shape[1]))
+    of_last = np.zeros(last.shape, np.int64)
+    assert _play(kind, micro_batch, place, paired, many, times, pair, send, *alone, count, ends, last, of_last)
+    return ends, last, of_last
+>>>>>>> h_oracle
 
 
 @functools.lru_cache(maxsize=256)

@@ -60,7 +60,7 @@ def usual_s(workload: Workload, rules: Rules, rates: FabricRates = RATES) -> flo
     return float(walked.ends.max())
 
 
-def means_of(workload: Workload, rules: Rules, rates: FabricRates = RATES) -> MeanBlocks:
+def means_of(workload: Workload, rules: Rules) -> MeanBlocks:
     """Mean blocks from a few blocks of one stage."""
     kinds = ["1f1b"]
     kinds += ["zb-h1"] if SCHEDULES[workload.schedule].splits else []
@@ -81,10 +81,10 @@ def means_of(workload: Workload, rules: Rules, rates: FabricRates = RATES) -> Me
             layout_of_blocks="even",
             head="left-out",
         )
-        each.append(mean_blocks(small, rates, exchanges_of(small), seconds_of(workload), rules))
+        each.append(mean_blocks(small, RATES, exchanges_of(small), seconds_of(workload), rules))
     moe, dense, head = (np.max([getattr(one, name) for one in each], axis=0) for name in ("moe", "dense", "head"))
     return MeanBlocks(moe, dense, head, each[-1].pair)
 
 
 def coarse_s(workload: Workload, rules: Rules, rates: FabricRates = RATES) -> float:
-    return coarse_seconds(workload, rates, means_of(workload, rules, rates), rules)
+    return coarse_seconds(workload, rates, means_of(workload, rules), rules)

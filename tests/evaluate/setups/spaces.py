@@ -56,10 +56,10 @@ def every(job: OpenJob, most_stages: int = 8) -> Iterator[SetUp]:
     for tp, etp, ep, pp, cp, micro_batch in itertools.product(*counts):
         if pp > most_stages or tp % etp or job.gpus % (etp * ep * pp) or micro_batch & (micro_batch - 1):
             continue
-        if cp > 1 and (micro_batch > 1 or job.sequence % (2 * cp * tp // etp)):
+        if cp > 1 and (micro_batch > 1 or job.fields["sequence"] % (2 * cp * tp // etp)):
             continue  # as many tokens without context parallelism are sent once less
         dp = job.gpus // (etp * ep * pp)
-        micro_batches = job.batch * cp * (tp // etp) / (micro_batch * ep * dp)
+        micro_batches = (job.batch or 0) * cp * (tp // etp) / (micro_batch * ep * dp)
         if micro_batches % 1 == 0:
             yield from _kinds(job, SetUp(tp, etp, ep, cp, pp, dp, micro_batch, int(micro_batches)))
 

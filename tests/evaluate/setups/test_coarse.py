@@ -8,7 +8,7 @@ import pytest
 from mfabric_jax.evaluate.setups import coarse
 from mfabric_jax.timing.blocks import Rules
 from mfabric_jax.workload.schedules import SCHEDULES
-from tests.evaluate.setups.even import coarse_s, job, usual_s
+from tests.evaluate.setups.even import RATES, coarse_s, job, usual_s
 
 PLAIN = [("1f1b", 1), ("interleaved", 2), ("interleaved", 3), ("zb-h1", 1), ("zb-v", 2), ("dualpipe", 1)]
 PAIRED = [("1f1b", 1), ("interleaved", 2), ("dualpipe", 1)]
@@ -46,10 +46,12 @@ def test_passes_alone_take_as_long_by_both_clocks(recompute):
 @pytest.mark.parametrize("recompute", ["none", "norm+activation"])
 def test_passes_beside_each_other_take_as_long_by_both_clocks(recompute):
     for shape in shapes(PAIRED):
-        got, want = both(*shape, overlap=True, recompute=recompute)
+        blocks = 2 * shape[1] * shape[2]
+        got, want = both(*shape, overlap=True, recompute=recompute, blocks=blocks)
         assert got == pytest.approx(want, rel=1e-9), shape
+        # An output head is added beside no all-to-all, and blocks of unequal passes are beside each other as they can.
         got, want = both(*shape, overlap=True, recompute=recompute, vocab=8000)
-        assert got == pytest.approx(want, rel=0.02), shape  # an output head is not added beside all-to-alls
+        assert got == pytest.approx(want, rel=0.06), shape
 
 
 @pytest.mark.parametrize("sharding", ["none", "gradients", "parameters"])
@@ -78,3 +80,13 @@ def test_iterations_are_played_in_full_where_a_slow_stage_takes_over_late(monkey
     monkeypatch.setattr(coarse, "MOST_PLAYED", 0)
     repeated, _ = both("1f1b", 1, 4, **settings)
     np.testing.assert_allclose(repeated, want, rtol=0.01)
+
+
+def test_sends_between_stages_may_differ():
+    for schedule, chunks, pp in (("1f1b", 1, 4), ("interleaved", 2, 4), ("zb-v", 2, 4), ("dualpipe", 1, 4)):
+        # A model in two copies has sends of one copy alone, so its stages are as those of the other.
+        each = [2e9, 5e9, 5e9, 2e9] if SCHEDULES[schedule].copies > 1 else [2e9, 5e9, 1e9, 20e9]
+        rates = RATES._replace(send_Bps=np.array(each))
+        workload = job(pp=pp, blocks=2 * pp * chunks, micro_batches=4 * pp, schedule=schedule, chunks=chunks)
+        got, want = (clock(workload, Rules(), rates) for clock in (coarse_s, usual_s))
+        assert got == pytest.approx(want, rel=1e-9), schedule

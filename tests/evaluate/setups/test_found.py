@@ -1,5 +1,6 @@
 """Found set-ups on disk, and cases that a search has settled."""
 
+import pathlib
 import shutil
 
 import pytest
@@ -90,8 +91,7 @@ def test_a_damaged_file_is_searched_again(tiny):
 def test_a_changed_file_is_another_question(tiny):
     case, searches = tiny
     anew(case)
-    with open(case.model.name, "a", encoding="utf-8") as file:
-        file.write("dense_hidden = 256\n")
+    model_file(pathlib.Path(case.model.name), heads=(4, 4, 64), hidden=512, blocks=4, expert_hidden=256)
     anew(case)
     assert len(searches) == 2
     assert len(kept()) == 2
@@ -128,6 +128,7 @@ def test_a_settled_case_has_a_set_up_for_each_bandwidth(tiny):
     for block in settled.blocks:
         best = resolve(case.with_({"network.nic_gbps": block.case.network.nic_gbps})).searched.best
         values = flat(block.case)
+        assert values["job.search"] == "recipe"
         for path, field in resolving.SEARCHED.items():
             assert values.get(path) in (getattr(best, field), None), path
         assert not resolving.is_open(block.case)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax.evaluate.setups import coarse
-from mfabric_jax.evaluate.setups.passes_loops import PAIR, alternate, play_passes
+from mfabric_jax.evaluate.setups.passes_loops import alternate, play_passes
 from mfabric_jax.timing.passes import order
 from mfabric_jax.workload.schedules import (
     BACKWARD,
@@ -24,7 +24,9 @@ def alternated(schedule, shape):
     shaped = (stages, 2 * micro_batches * chunks)
     kind, micro_batch, chunk = np.full((3, *shaped), -1, np.int32)
     paired = np.zeros(shaped, np.bool_)
-    warm = np.array([SCHEDULES[schedule].warm_up(stage, shape) for stage in range(stages)])
+    warm_up = SCHEDULES[schedule].warm_up
+    assert warm_up is not None
+    warm = np.array([warm_up(stage, shape) for stage in range(stages)])
     alternate(stages, micro_batches, chunks, warm, overlap, kind, micro_batch, chunk, paired)
     every = []
     for stage in range(stages):
@@ -57,7 +59,7 @@ def test_micro_batches_may_be_no_multiple_of_the_stages():
 
 
 def longest_path(schedule, shape, times, pair_of, send):
-    """Ends of stages, and end, kind and seconds of the last backward pass of every place on a stage."""
+    """Ends of stages, and end and kind of the last backward pass of every place on a stage."""
     found, table = order(schedule, *shape), SCHEDULES[schedule].part_of
     stages, passes = found.kind.shape
     later = np.zeros_like(found.kind, bool) if found.later is None else found.later
@@ -86,7 +88,8 @@ def longest_path(schedule, shape, times, pair_of, send):
         for each in unit:
             end[p, each] = done
             if kind[p, each] != FORWARD:
-                last[p, place[p, each]] = done, PAIR if len(unit) > 1 else kind[p, each], own
+                assert len(unit) == 1 or any(place[p, q + 2 :] == place[p, each])  # the last pass of a place is alone
+                last[p, place[p, each]] = done, kind[p, each]
     return [end[p, passes - 1] for p in range(stages)], last
 
 
@@ -118,18 +121,18 @@ def test_passes_end_where_the_longest_path_does(schedule, shape):
 
     want, of_places = longest_path(schedule, shape, times, pair_of, send)
     kind, micro_batch, place, paired = coarse._passes(schedule, shape)
-    ends, (last, took) = np.zeros(shape.stages), np.zeros((2, shape.stages, places))
+    ends, last = np.zeros(shape.stages), np.zeros((shape.stages, places))
     of_last = np.zeros(last.shape, np.int64)
     given = kind, micro_batch, place, paired, shape.micro_batches, times, pair, send, *alone, blocks
-    assert play_passes(*given, ends, last, of_last, took)
+    assert play_passes(*given, ends, last, of_last)
     np.testing.assert_allclose(ends, want, rtol=1e-12)
     for (stage, part), each in of_places.items():
-        np.testing.assert_allclose((last[stage, part], of_last[stage, part], took[stage, part]), each, rtol=1e-12)
-    assert {*of_last[last > 0].tolist()} <= {BACKWARD, WEIGHT, INPUT, PAIR}
+        np.testing.assert_allclose((last[stage, part], of_last[stage, part]), each, rtol=1e-12)
+    assert {*of_last[last > 0].tolist()} <= {BACKWARD, WEIGHT}
 
 
 def test_passes_that_wait_for_themselves_are_refused():
     one = np.array([[BACKWARD, FORWARD]], np.int32), np.zeros((1, 2), np.int32), np.zeros((1, 2), np.int32)
-    zeros = np.zeros((1, 1)), np.zeros((1, 1), np.int64), np.zeros((1, 1))
+    zeros = np.zeros((1, 1)), np.zeros((1, 1), np.int64)
     given = np.zeros((1, 2), np.bool_), 1, np.ones((4, 1)), np.zeros(2), np.zeros(1), 0.0, 0.0, np.zeros(1)
     assert not play_passes(*one, *given, np.zeros(1), *zeros)
