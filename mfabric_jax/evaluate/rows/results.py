@@ -26,6 +26,7 @@ from mfabric_jax.flows.kernels import SHOWN as SIZES
 from mfabric_jax.flows.kernels import usual
 from mfabric_jax.support import columns, platforms
 from mfabric_jax.support.extras import load_extra
+from mfabric_jax.support.lazily import LazyModule
 from mfabric_jax.support.notebooks import Rows
 from mfabric_jax.support.origin import commit
 from mfabric_jax.support.progress import bar

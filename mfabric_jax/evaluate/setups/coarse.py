@@ -148,19 +148,11 @@ def _ends(
 def _play_all(
     job: Workload, many: int, times: np.ndarray, pair: np.ndarray, send: np.ndarray, count: np.ndarray, alone: Any
 ) -> tuple[np.ndarray, ...]:
-<<<<<<< HEAD
     kind, micro_batch, position, paired = _passes(job.schedule, job.shape._replace(micro_batches=many))
-    ends, (last, took) = np.zeros(job.pp), np.zeros((2, job.pp, times.shape[1]))
-    of_last = np.zeros(last.shape, np.int64)
-    assert _play(kind, micro_batch, position, paired, many, times, pair, send, *alone, count, ends, last, of_last, took)
-    return ends, last, of_last, took
-=======
-    kind, micro_batch, place, paired = _passes(job.schedule, job.shape._replace(micro_batches=many))
     ends, last = np.zeros(job.pp), np.zeros((job.pp, times.shape[1]))
     of_last = np.zeros(last.shape, np.int64)
-    assert _play(kind, micro_batch, place, paired, many, times, pair, send, *alone, count, ends, last, of_last)
+    assert _play(kind, micro_batch, position, paired, many, times, pair, send, *alone, count, ends, last, of_last)
     return ends, last, of_last
->>>>>>> h_oracle
 
 
 @functools.lru_cache(maxsize=256)

@@ -43,7 +43,6 @@ def alternate(
 
 
 def play_passes(
-<<<<<<< HEAD
     kind: Any,
     micro_batch: Any,
     position: Any,
@@ -58,15 +57,8 @@ def play_passes(
     ends: Any,
     last: Any,
     of_last: Any,
-    took: Any,
 ) -> bool:
-    """Fill the ends [P] of stages; of the last backward pass of every place on a stage [P places], its end, kind
-    (`PAIR`: beside a forward pass), and seconds.
-=======
-    kind, micro_batch, place, paired, many, times, pair, send, alone_f, alone_b, blocks, ends, last, of_last
-):
     """Fill the ends [P] of stages, and end and kind of the last backward pass of every place on a stage [P places].
->>>>>>> h_oracle
 
     `times` [4 places]: seconds by kind; `pair` [2]: seconds of two passes beside each other, fixed and by block;
     `send` [places]: seconds from a place to the next; `alone_f`, `alone_b`: of a block; `blocks` [places].
@@ -122,14 +114,8 @@ def play_passes(
                     if own != WEIGHT:
                         done[0 if own == FORWARD else 1, p, m] = end
                     if own != FORWARD:
-<<<<<<< HEAD
-                        last[stage, p], took[stage, p] = end, length
-                        of_last[stage, p] = PAIR if width == 2 else own
-                column[stage] += width
-=======
                         last[stage, p], of_last[stage, p] = end, own
-                at[stage] += width
->>>>>>> h_oracle
+                column[stage] += width
                 left -= width
                 moved = True
         if not moved:
