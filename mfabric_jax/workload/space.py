@@ -18,7 +18,7 @@ from mfabric_jax.workload.parallel import Workload
 from mfabric_jax.workload.schedules import SCHEDULES, PipelineShape, check_shape, micro_batches_for
 
 MOST_STAGES, MOST_CHUNKS, MOST_CONTEXT = 64, 16, 64
-MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # sequences of an EP rank in a micro-batch
+MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # sequences of an EP rank in a micro-batch
 MOST_PIPELINED = 8  # of them, on more than two stages, which need many micro-batches and hold them
 MOST_PASSES = 1 << 12  # micro-batches of an EP rank
 WAYS = {"nccl": "per-expert", "deepep": "per-server", "hybridep": "per-server"}  # dispatch of each dispatcher

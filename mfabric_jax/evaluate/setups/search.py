@@ -40,7 +40,7 @@ COARSE, TIMED = 600, 40  # most set-ups by the coarse clock, and by the usual on
 SLACK = 1.05  # estimates up to this times the best coarse time get the coarse clock
 NEAR = 1.01  # coarse times up to this times the best time get the usual clock, which is later by up to 7 %
 SHOWN = 10
-LOOSE = 1.02  # of the memory of sampled blocks: all blocks, whose loads differ, need up to this less
+LOOSE = 1.02  # sampled blocks, whose loads differ, need up to this times the memory of all blocks
 LEAST_FREED = 0.99  # a level of recomputation keeps at most this times the bytes of the quicker ones
 EVEN, TRAFFIC, CLOCK = range(3)  # what the estimates of a row rest on
 
@@ -322,7 +322,7 @@ class SetUpSearch:
     def _fitting(self, set_up: SetUp) -> SetUp | None:
         """Return the set-up, timed, with the least recomputation that fits the traffic of the case."""
         levels = self.levels(set_up)
-        for level in levels[levels.index(set_up.recompute) :]:
+        for level in levels[max(0, levels.index(set_up.recompute) - 1) :]:  # sampled loads may be too high
             candidate = set_up._replace(recompute=level)
             if self._runs(candidate) and self._fits_exactly(candidate) and self._time(candidate) < math.inf:
                 return candidate
@@ -341,11 +341,11 @@ class SetUpSearch:
         levels, loads = self.levels(set_up), (self.blocks.load(set_up),) * set_up.pp
         some = {0, 1, set_up.pp // 2, set_up.pp - 1} & {*range(set_up.pp)}  # the fullest is nearly always one of these
 
-        def fits(level: str) -> bool:
+        def fits(level: str, times: float = 1.0) -> bool:
             job = self.job.workload(set_up._replace(recompute=level))
-            return fullest_stage(job, loads, some)[1].total <= LOOSE * self.room
+            return fullest_stage(job, loads, some)[1].total <= times * self.room
 
-        if not levels or not fits(levels[-1]):
+        if not levels or not fits(levels[-1], LOOSE):
             return None
         first, last = -1, len(levels) - 1  # levels keep less and less
         while last - first > 1:

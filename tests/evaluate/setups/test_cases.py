@@ -8,7 +8,13 @@ from mfabric_jax.evaluate.setups.search import SLACK
 
 SMALL = {  # a model that fits anywhere
     **{"model.blocks": 8, "model.hidden": 1024, "model.experts": 8, "model.top_k": 2, "model.expert_hidden": 2048},
-    **{"model.recipe": "none", "model.vocab": 32_000, "job.parallel.gpus": 16, "job.batch.global_batch": 64},
+    **{
+        "job.search": "each",
+        "model.recipe": "none",
+        "model.vocab": 32_000,
+        "job.parallel.gpus": 16,
+        "job.batch.global_batch": 64,
+    },
     **{"job.batch.sequence": 1024, "network.fabric": "fat-tree"},
 }
 
@@ -61,7 +67,7 @@ def test_searches_time_what_the_case_states(changes):
     found()  # must not answer for the changed case
     resolved = resolve(Case().with_(SMALL | {"job.parallel.ep": 8} | changes))
     row = simulate(cases(resolved.case)).rows()[0]
-    assert resolved.found.seconds == pytest.approx(row["iteration_s"], rel=1e-6) or "run.replicas" in changes
+    assert resolved.searched.seconds == pytest.approx(row["iteration_s"], rel=1e-6) or "run.replicas" in changes
     assert row["framework_runs"] == "megatron-core"
 
 
@@ -71,4 +77,4 @@ def test_searches_time_what_the_case_states(changes):
 def test_recomputation_is_the_least_that_fits(gigabytes, parts):
     stated = {"gpu.memory_gigabytes": gigabytes, "job.parallel.ep": 8, "job.parallel.tp": 1}
     resolved = resolve(Case().with_(SMALL | stated | {"job.batch.micro_batch": 4}))
-    assert resolved.found.best.recompute == parts
+    assert resolved.searched.best.recompute == parts

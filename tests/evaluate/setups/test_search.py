@@ -6,7 +6,7 @@ import pytest
 from mfabric_jax import InputError
 from mfabric_jax.evaluate.resolving.ranking import least_load
 from mfabric_jax.evaluate.resolving.traffic import draw_loads
-from mfabric_jax.evaluate.setups.search import LEVELS, Search
+from mfabric_jax.evaluate.setups.search import SetUpSearch
 from mfabric_jax.timing.iteration import expert_load
 from mfabric_jax.traffic.dispatch import kept_share
 from mfabric_jax.workload.memory import fullest_stage, usable_bytes
@@ -25,7 +25,7 @@ def fits(search, set_up):
 
 def levels_of(search, set_up):
     """The levels of recomputation with which a set-up is legal and fits."""
-    for level in search.job.some("recompute", LEVELS):
+    for level in search.job.some("recompute", search.levels(set_up)):
         one = set_up._replace(recompute=level)
         try:
             search.job.workload(one)
@@ -129,8 +129,10 @@ def test_the_bound_is_nearly_reached_where_nothing_waits():
         settings | {"network.fabric": "fat-tree", "compute.experts": "balanced", "job.optimizer_step": False}
     )
     (other,) = (other for other in left_out._rows() if other.degrees == row.degrees)
-    assert bound - other.bound_s == pytest.approx(seconds - left_out.time(row.degrees), rel=1e-2)
-    assert bound - other.bound_s > 0.01
+    assert bound - left_out.ranking.bound_seconds(other.degrees) == pytest.approx(
+        seconds - left_out.time(row.degrees), rel=1e-2
+    )
+    assert bound - left_out.ranking.bound_seconds(other.degrees) > 0.01
 
 
 def test_dropped_tokens_leave_the_busiest_rank_less_than_an_even_load():
@@ -157,7 +159,7 @@ def test_a_schedule_may_fit_where_1f1b_does_not():
 
 
 def test_what_is_found_is_never_slower_than_what_the_search_starts_from(monkeypatch):
-    monkeypatch.setattr(Search, "_ranked", lambda self, best: iter(()))
+    monkeypatch.setattr(SetUpSearch, "_in_order", lambda self, best: iter(()))
     search = search_of(SMALL | {"network.fabric": "fat-tree"})
     one = next(kind for kind in every(search.job) if kind.pp == 4)
     another = next(kind for kind in every(search.job) if kind.ep == 8)
@@ -168,7 +170,7 @@ def test_what_is_found_is_never_slower_than_what_the_search_starts_from(monkeypa
 
 
 def test_what_is_found_fits_the_traffic_of_the_case(monkeypatch):
-    monkeypatch.setattr(Search, "_fit", lambda self, set_up: set_up._replace(recompute="none"))
+    monkeypatch.setattr(SetUpSearch, "_fit", lambda self, set_up: set_up._replace(recompute="none"))
     search = search_of(NARROW | {"gpu.memory_gigabytes": 22.0, "network.fabric": "fat-tree"})
     assert fits(search, search.find().best)
 
