@@ -85,7 +85,7 @@ def test_iterations_are_played_in_full_where_a_slow_stage_takes_over_late(monkey
 def test_sends_between_stages_may_differ():
     for schedule, chunks, pp in (("1f1b", 1, 4), ("interleaved", 2, 4), ("zb-v", 2, 4), ("dualpipe", 1, 4)):
         # A model in two copies has sends of one copy alone, so its stages are as those of the other.
-        each = [2e9, 5e9, 5e9, 2e9] if SCHEDULES[schedule].copies > 1 else [2e9, 5e9, 1e9, 20e9]
+        each = [2e9, 5e9, 5e9, 2e9] if SCHEDULES[schedule].copies > 1 else [5e9, 2e9, 1e9, 20e9]
         rates = RATES._replace(send_Bps=np.array(each))
         workload = job(pp=pp, blocks=2 * pp * chunks, micro_batches=4 * pp, schedule=schedule, chunks=chunks)
         got, want = (clock(workload, Rules(), rates) for clock in (coarse_s, usual_s))
