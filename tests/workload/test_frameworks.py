@@ -88,8 +88,6 @@ CASES = [  # fields, dispatcher, changes that Megatron Core does not run, words 
     ({"sharding": "gradients"}, "nccl", {"pp": 2}, "got gradients with pp 2"),
     ({"moment_bytes": 2}, "nccl", {"sharding": "none"}, "sharding must not be none with moments in bf16"),
     ({"gathered_bytes": 1}, "nccl", {"sharding": "none"}, "weights in fp8, got none"),
-    ({}, "nccl", {"dispatch_bytes": 1.03125}, "must be bf16, got 1.03, 2 and 2 bytes"),
-    ({}, "nccl", {"grad_bytes": 1}, "got 2, 2 and 1 bytes"),
     ({}, "nccl", {"redundant_experts": 8}, "redundant_experts must be 0, got 8"),
     (HYBRIDEP | {"node_limit": 2}, "deepep", {"node_limit": 3}, "node_limit must be at most the groups (servers)"),
     (HYBRIDEP | {"node_limit": "model"}, "deepep", {"top_groups": 3}, "got model"),
