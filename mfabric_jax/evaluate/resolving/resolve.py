@@ -71,7 +71,7 @@ class _DraftCase:
     """Values of a case while they are resolved, with the reasons for filled ones."""
 
     def __init__(self, case: Case):
-        self.original, self.values, self.why, self.recipe = case, flat(case), {}, "none"
+        self.original, self.values, self.why, self.recipe, self.source = case, flat(case), {}, "none", "none"
         self.tiers_by_degree: tuple[int, ...] = ()
 
     def __getitem__(self, path: str) -> Any:
@@ -233,7 +233,7 @@ def _recipe(draft: _DraftCase, model: NamedModel) -> Statement:
         return {}
     statement = recipe.statement
     degrees = _degrees_in(statement)
-    draft.recipe = recipe.source.partition(":")[0]
+    draft.recipe, draft.source = (recipe.source.partition(mark)[0] for mark in ":,")
     if clash := _clash(draft, statement, degrees):
         bound = degrees | {TP_REDUCES, "job.layout", "job.interleaved.chunks"}
         bound |= {"job.schedule"} if statement.get("job.schedule") == "interleaved" else set()
@@ -261,7 +261,7 @@ def _set_up(draft: _DraftCase, model: NamedModel, gpu: Gpu, on: Fabric, recipe: 
     Return what a search found (None: there was none), and the model with its MTP blocks if they are trained.
     """
     name = draft["model.recipe"]
-    why = f"recipe {name} ({draft.recipe.partition(',')[0]})"
+    why = f"recipe {name} ({draft.source})"
     search = _search(draft, recipe)
     if search == "recipe":
         draft.take(recipe, why)
