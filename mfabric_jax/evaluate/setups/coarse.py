@@ -5,6 +5,7 @@ For balanced traffic both clocks agree.
 """
 
 import functools
+import itertools
 from typing import Any, NamedTuple
 
 import jax
@@ -79,7 +80,7 @@ def coarse_seconds(job: Workload, rates: FabricRates, blocks: MeanBlocks, rules:
     one = jax.tree.map(lambda x: np.asarray(x, float)[None], rates)
     sends = send_seconds(job, jax.tree.map(lambda x: x if x.ndim > 1 else x[:, None], one))[0]
     stage_of = _stages_of(job.schedule, job.pp, job.chunks)
-    send = np.array([_crossing_s(a, b, sends, job.pp) for a, b in zip(stage_of, stage_of[1:], strict=False)] + [0.0])
+    send = np.array([_crossing_s(a, b, sends, job.pp) for a, b in itertools.pairwise(stage_of)] + [0.0])
     played = functools.partial(
         _ends, job, times, np.asarray(blocks.pair), send, np.where(moe > 0, moe, 0).astype(float)
     )

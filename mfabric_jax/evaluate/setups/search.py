@@ -5,7 +5,7 @@ import functools
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -38,6 +38,7 @@ from mfabric_jax.workload.space import (
 COARSE, TIMED = 600, 40  # most set-ups by the coarse clock, and by the usual one
 SLACK = 1.05  # estimates up to this times the best coarse time get the coarse clock
 NEAR = 1.01  # coarse times up to this times the best time get the usual clock, which is later by up to 7 %
+ROUNDS = 3
 SHOWN = 10
 LOOSE = 1.02  # sampled blocks, whose loads differ, need up to this times the memory of all blocks
 LEAST_FREED = 0.99  # a level of recomputation keeps at most this times the bytes of the quicker ones
@@ -88,6 +89,14 @@ class Found(msgspec.Struct, frozen=True):
 
 
 @dataclasses.dataclass
+class Limit:
+    """Estimates up to these seconds get the coarse clock; at least those up to `least_s`."""
+
+    seconds: float = math.inf
+    least_s: float = 0.0
+
+
+@dataclasses.dataclass
 class Search:
     """The search of one case. `base`: the case with everything stated but the set-up."""
 
@@ -103,7 +112,8 @@ class Search:
         self.known_levels: dict[Any, list[str]] = {}
         self.rated_parts: dict[Any, list[tuple[float, float, float, str]]] = {}
         self.times: dict[SetUp, float | None] = {}
-        self.bound_s = math.inf
+        self.bound_s, self.best_s = math.inf, math.inf
+        self.later: dict[Any, float] = {}  # seconds by the usual clock over those by the coarse one
         nominal = lambda job, dispatcher: self.blocks.rates_of(job, dispatcher, self._any)  # noqa: E731
         overlaps = self.resolved.rules.dp_overlap
         self.ranking = Ranking(self.job, self.resolved.block_seconds, nominal, self.blocks.cores_of, overlaps)
@@ -139,9 +149,16 @@ class Search:
         recipe = None if recipe is None else self._with_recomputation(recipe)
         seeds = [seed for seed in (one, recipe) if seed is not None and self._time(seed) is not None]
         usable = [seed for seed in seeds if self._allowed(seed)]
-        found = self._coarse_ones(usable)
         timed = [(self.times[seed], self.coarse(seed), seed) for seed in usable]
-        timed += self._timed(found, min([math.inf, *(row[0] for row in timed)]))
+        self.best_s = min([math.inf, *(row[0] for row in timed)])
+        best, ranked = min([math.inf, *(row[1] for row in timed)]), self._ranked(limit := Limit())
+        for _ in range(ROUNDS):  # if the usual clock is much later than the coarse one, others may be before it
+            found = self._coarse_ones(ranked, limit, best)
+            timed += self._timed(found)
+            best = min([best, *(seconds for seconds, _ in found)])
+            limit.least_s = self.best_s
+            if not found or self.best_s <= best * SLACK:
+                break
         if not timed:
             raise self._refusal()
         best = dict(sorted(((set_up, row) for *row, set_up in timed), key=lambda pair: pair[1][0]))
@@ -149,25 +166,25 @@ class Search:
         known = (None if seed is None else self.times.get(seed) for seed in (recipe, one))
         return Found(runners[:SHOWN], self.counts, self.bound_s, *known)
 
-    def _timed(self, found: Sequence[tuple[float, SetUp]], best: float) -> list[tuple[float, float, SetUp]]:
+    def _timed(self, found: Sequence[tuple[float, SetUp]]) -> list[tuple[float, float, SetUp]]:
         """Time set-ups by the usual clock, as long as one may be the best.
 
         It is later than the coarse clock, as ranks wait for each other in every block: by nearly the same factor for
         set-ups of the same groups and overlap.
         """
-        timed, later = [], {}
+        timed = []
         for coarse_s, set_up in found:
-            if coarse_s > NEAR * best or len(timed) == TIMED:
+            if coarse_s > NEAR * self.best_s or len(timed) == TIMED:
                 break
             again = recomputed_of(set_up.recompute).exchanges
             family = *set_up.shape, set_up.pp, set_up.dispatcher, set_up.schedule, set_up.overlap, again
-            if coarse_s * later.get(family, 0.0) > NEAR * best:
+            if coarse_s * self.later.get(family, 0.0) > NEAR * self.best_s:
                 continue
             if (exact := self._fitting(set_up)) is not None:
                 seconds = self.times[exact]
                 timed.append((seconds, coarse_s, exact))
-                later[family] = min(later.get(family, math.inf), seconds / coarse_s)
-                best = min(best, seconds)
+                self.later[family] = min(self.later.get(family, math.inf), seconds / coarse_s)
+                self.best_s = min(self.best_s, seconds)
         return timed
 
     def _with_recomputation(self, set_up: SetUp) -> SetUp:
@@ -188,18 +205,22 @@ class Search:
         return Misfit(f"{model} fits {usable_bytes(self.job.gpu.memory_bytes) / 1e9:,.0f} GB per GPU.")
 
     # ------------------------------------------------------------------------------------------------------- stages
-    def _coarse_ones(self, seeds: Sequence[SetUp]) -> list[tuple[float, SetUp]]:
+    def _coarse_ones(self, ranked: Iterator[SetUp | None], limit: "Limit", best: float) -> list[tuple[float, SetUp]]:
         """Return set-ups with their seconds by the coarse clock, the fastest first."""
-        best, found = min([math.inf, *map(self.coarse, seeds)]), []
-        for set_up in self._ranked(lambda: best):
+        found: list[tuple[float, SetUp]] = []
+        limit.seconds = max(best * SLACK, limit.least_s)
+        for set_up in ranked:
+            if set_up is None:
+                break
             found.append((self.coarse(set_up), set_up))
             best = min(best, found[-1][0])
-            if len(found) >= COARSE:
+            limit.seconds = max(best * SLACK, limit.least_s)
+            if len(found) == COARSE:
                 break
         return sorted(found)
 
-    def _ranked(self, best: Callable[[], float]) -> Iterator[SetUp]:
-        """Yield set-ups that fit, the least estimate first, until estimates are well above the `best` seconds so far.
+    def _ranked(self, limit: "Limit") -> Iterator[SetUp | None]:
+        """Yield set-ups that fit, the least estimate first, and None while estimates are above the limit.
 
         The estimates of a row become better in its turn: first for evenly loaded experts, then for the traffic of the
         case, last by a few blocks of the usual clock, with what is recomputed.
@@ -209,9 +230,11 @@ class Search:
         queue: list[tuple] = [(row.seconds[0], number, 0, None) for number, row in enumerate(rows) if len(row.seconds)]
         heapq.heapify(queue)
         while queue:
-            seconds, number, at, ready = heapq.heappop(queue)
-            if seconds > best() * SLACK or seconds == math.inf:
+            if queue[0][0] == math.inf:
                 return
+            while queue[0][0] > limit.seconds:
+                yield None
+            seconds, number, at, ready = heapq.heappop(queue)
             row = rows[number]
             if ready is not None:
                 yield ready
