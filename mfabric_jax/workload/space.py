@@ -234,24 +234,28 @@ def layouts_of(
         if not written or sizes[-1] >= predicted:
             layouts.setdefault(sizes, _in_letters(sizes, predicted) if written else name)
     balanced = _balance(blocks, predicted, pp, chunks, schedule, head_blocks)
-    level = (_level(blocks, predicted, places, head_blocks, late) for late in (False, True)) if chunks > 1 else ()
+    level = (_level(blocks, predicted, pp, chunks, head_blocks, late) for late in (False, True)) if chunks > 1 else ()
     for sizes in (balanced, *level):
         if sizes is not None:
             layouts.setdefault(sizes, _in_letters(sizes, predicted))
     return tuple(layouts.values())
 
 
-def _level(blocks: int, predicted: int, places: int, head_blocks: float, late: bool) -> tuple[int, ...] | None:
-    """Blocks of each place so that the slowest place, the output head included, is as quick as can be: stages run
-    places of the same chunk at the same time. `late`: blocks that do not divide are in the last places."""
-    most = blocks - places + 1  # in the last place
-    if most < max(1, predicted):
-        return None
-    slowest = lambda size: max(-(-(blocks - size) // (places - 1)), size + head_blocks)  # noqa: E731
-    last = min(range(max(1, predicted), most + 1), key=lambda size: (slowest(size), -size))
-    others, more = divmod(blocks - last, places - 1)
-    extra = [index >= places - 1 - more if late else index < more for index in range(places - 1)]
-    return (*(others + candidate for candidate in extra), last)
+def _level(blocks: int, predicted: int, pp: int, chunks: int, head_blocks: float, late: bool) -> tuple[int, ...] | None:
+    """Blocks of each place so that the slowest places of all chunks, the output head included, take the least together:
+    stages run places of the same chunk at the same time. `late`: blocks that do not divide are in the last places."""
+
+    def sizes_for(last: int) -> tuple[int, ...]:
+        each, more = divmod(blocks - last, others)
+        return (*(each + (index >= others - more if late else index < more) for index in range(others)), last)
+
+    def slowest(sizes: tuple[int, ...]) -> tuple[float, int]:
+        times = (*sizes[:-1], sizes[-1] + head_blocks)
+        return sum(max(times[chunk * pp :][:pp]) for chunk in range(chunks)), -sizes[-1]
+
+    others = pp * chunks - 1
+    some = range(max(1, predicted), blocks - others + 1)
+    return min(map(sizes_for, some), key=slowest, default=None)
 
 
 def _balance(

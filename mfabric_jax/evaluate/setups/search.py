@@ -5,7 +5,7 @@ import functools
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -39,6 +39,7 @@ from mfabric_jax.workload.space import (
 COARSE, TIMED = 600, 40  # most set-ups by the coarse clock, and by the usual one
 SLACK = 1.05  # estimates up to this times the best coarse time get the coarse clock
 NEAR = 1.01  # coarse times up to this times the best time get the usual clock, which is later by up to 7 %
+ROUNDS = 3
 SHOWN = 10
 LOOSE = 1.02  # sampled blocks, whose loads differ, need up to this times the memory of all blocks
 LEAST_FREED = 0.99  # a level of recomputation keeps at most this times the bytes of the quicker ones
@@ -89,6 +90,14 @@ class SearchResult(msgspec.Struct, frozen=True):
 
 
 @dataclasses.dataclass
+class Limit:
+    """Estimates up to these seconds get the coarse clock; at least those up to `least_s`."""
+
+    seconds: float = math.inf
+    least_s: float = 0.0
+
+
+@dataclasses.dataclass
 class SetUpSearch:
     """The search of one case. `base`: the case with everything stated but the set-up."""
 
@@ -105,7 +114,8 @@ class SetUpSearch:
         self.known_levels: dict[Any, list[str]] = {}
         self.rated_parts: dict[Any, list[tuple[float, float, float, str]]] = {}
         self.times: dict[SetUp, float] = {}
-        self.bound_s = math.inf
+        self.bound_s, self.best_s = math.inf, math.inf
+        self.later: dict[Any, float] = {}  # seconds by the usual clock over those by the coarse one
         nominal = lambda job, dispatcher: self.blocks.rates_of(job, dispatcher, self._any)  # noqa: E731
         overlaps = self.settings.rules.dp_overlap
         self.ranking = Estimates(self.job, self.settings.block_seconds, nominal, self.blocks.cores_of, overlaps)
@@ -143,9 +153,16 @@ class SetUpSearch:
         recipe = None if recipe is None else self._with_recomputation(recipe)
         seeds = [seed for seed in (first, recipe) if seed is not None and self._time(seed) < math.inf]
         usable = [seed for seed in seeds if self._is_allowed(seed)]
-        candidates = self._coarse_ones(usable)
         timed = [(self.times[seed], self.coarse(seed), seed) for seed in usable]
-        timed += self._time_best(candidates, min([math.inf, *(row[0] for row in timed)]))
+        self.best_s = min([math.inf, *(row[0] for row in timed)])
+        best, ranked = min([math.inf, *(row[1] for row in timed)]), self._in_order(limit := Limit())
+        for _ in range(ROUNDS):  # if the usual clock is much later than the coarse one, others may be before it
+            candidates = self._coarse_ones(ranked, limit, best)
+            timed += self._time_best(candidates)
+            best = min([best, *(seconds for seconds, _ in candidates)])
+            limit.least_s = self.best_s
+            if not candidates or self.best_s <= best * SLACK:
+                break
         if not timed:
             raise self._refusal()
         best = dict(sorted(((set_up, row) for *row, set_up in timed), key=lambda pair: pair[1][0]))
@@ -153,26 +170,25 @@ class SetUpSearch:
         known = (None if seed is None or seed not in seeds else self.times[seed] for seed in (recipe, first))
         return SearchResult(runners[:SHOWN], self.counts, self.bound_s, *known)
 
-    def _time_best(self, candidates: Sequence[tuple[float, SetUp]], best: float) -> list[tuple[float, float, SetUp]]:
+    def _time_best(self, candidates: Sequence[tuple[float, SetUp]]) -> list[tuple[float, float, SetUp]]:
         """Time set-ups by the usual clock, as long as one may be the best.
 
         It is later than the coarse clock, as ranks wait for each other in every block: by nearly the same factor for
         set-ups of the same groups and overlap.
         """
         timed: list[tuple[float, float, SetUp]] = []
-        later: dict[Any, float] = {}
         for coarse_s, set_up in candidates:
-            if coarse_s > NEAR * best or len(timed) == TIMED:
+            if coarse_s > NEAR * self.best_s or len(timed) == TIMED:
                 break
             again = recomputed_of(set_up.recompute).exchanges
             family = *set_up.shape, set_up.pp, set_up.dispatcher, set_up.schedule, set_up.overlap, again
-            if coarse_s * later.get(family, 0.0) > NEAR * best:
+            if coarse_s * self.later.get(family, 0.0) > NEAR * self.best_s:
                 continue
             if (exact := self._fitting(set_up)) is not None:
                 seconds = self.times[exact]
                 timed.append((seconds, coarse_s, exact))
-                later[family] = min(later.get(family, math.inf), seconds / coarse_s)
-                best = min(best, seconds)
+                self.later[family] = min(self.later.get(family, math.inf), seconds / coarse_s)
+                self.best_s = min(self.best_s, seconds)
         return timed
 
     def _with_recomputation(self, set_up: SetUp) -> SetUp:
@@ -193,18 +209,22 @@ class SetUpSearch:
         return Misfit(f"{model} fits {to_gigabytes(usable_bytes(self.job.gpu.memory_bytes)):,.0f} GB per GPU.")
 
     # ------------------------------------------------------------------------------------------------------- stages
-    def _coarse_ones(self, seeds: Sequence[SetUp]) -> list[tuple[float, SetUp]]:
+    def _coarse_ones(self, ranked: Iterator[SetUp | None], limit: Limit, best: float) -> list[tuple[float, SetUp]]:
         """Return set-ups with their seconds by the coarse clock, the fastest first."""
-        candidates, best = [], [min([math.inf, *map(self.coarse, seeds)])]
-        for set_up in self._in_order(lambda: best[0]):
+        candidates: list[tuple[float, SetUp]] = []
+        limit.seconds = max(best * SLACK, limit.least_s)
+        for set_up in ranked:
+            if set_up is None:
+                break
             candidates.append((self.coarse(set_up), set_up))
-            best[0] = min(best[0], candidates[-1][0])
-            if len(candidates) >= COARSE:
+            best = min(best, candidates[-1][0])
+            limit.seconds = max(best * SLACK, limit.least_s)
+            if len(candidates) == COARSE:
                 break
         return sorted(candidates)
 
-    def _in_order(self, best: Callable[[], float]) -> Iterator[SetUp]:
-        """Yield set-ups that fit, the least estimate first, until estimates are well above the `best` seconds so far.
+    def _in_order(self, limit: Limit) -> Iterator[SetUp | None]:
+        """Yield set-ups that fit, the least estimate first, and None while estimates are above the limit.
 
         The estimates of a row become better in its turn: first for evenly loaded experts, then for the traffic of the
         case, last by a few blocks of the usual clock, with what is recomputed.
@@ -216,13 +236,15 @@ class SetUpSearch:
         ]
         heapq.heapify(queue)
         while queue:
-            seconds, number, index, ready = heapq.heappop(queue)
-            if seconds > best() * SLACK or seconds == math.inf:
+            if queue[0][0] == math.inf:
                 return
+            while queue[0][0] > limit.seconds:
+                yield None
+            seconds, number, index, ready = heapq.heappop(queue)
             row = rows[number]
             if ready is not None:
                 yield ready
-            elif stage[number] == EVEN and not self._some_fit(row, best() * SLACK):
+            elif stage[number] == EVEN and not self._some_fit(row, limit.seconds):
                 self.counts["too_large"] += len(row.seconds)
             elif stage[number] < CLOCK:
                 stage[number] += 1
