@@ -88,6 +88,11 @@ def _ends_with_predictions(job: Workload) -> bool:
     return not {*expand(job.layout_of_blocks).partition("m")[2]} - {*"mL"}
 
 
+def _splits_ffns(job: Workload) -> bool:
+    facts = job.architecture
+    return facts.shared_hidden > 0 or (len(facts.moe_blocks) < facts.blocks and facts.dense_hidden > 0)
+
+
 def _limits_servers(job: Workload) -> bool:
     """Whether a token may go to at most as many groups of experts as there are, with an expert of each."""
     limit, facts = job.node_limit, job.architecture
@@ -172,6 +177,11 @@ RULES: tuple[FrameworkRule, ...] = (
         lambda job, library: job.tp == 1 or job.tp_reduces == "copies",
         "tp_reduces must be copies with etp above 1, got {job.tp_reduces} with etp {job.tp}",
         "core/transformer/moe/token_dispatcher.py: all-to-all and flex send every copy to all ranks of an expert",
+    ),
+    FrameworkRule(
+        lambda job, library: job.attention_tp == 1 or job.tp_reduces != "attention" or not _splits_ffns(job),
+        "tp_reduces must not be attention with tp above 1 and shared experts or dense FFNs, got tp {job.attention_tp}",
+        "core/transformer/mlp.py, linear_fc2: row-parallel, reduced over the TP group",
     ),
     FrameworkRule(
         lambda job, library: not job.overlap_passes or job.ep > 1,

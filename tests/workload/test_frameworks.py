@@ -76,6 +76,7 @@ CASES = [  # fields, dispatcher, changes that Megatron Core does not run, words 
     (ETP | {"sequence": 48}, "nccl", {"sequence": 49}, "sequence / cp must be a multiple of tp, got 49 with cp 1 and"),
     (ETP, "nccl", {"tp_reduces": "attention"}, "tp_reduces must be copies with etp above 1, got attention"),
     (ETP, "nccl", {"tp_reduces": "all"}, "got all with etp 2"),
+    (TP | {"shared_hidden": 48}, "nccl", {"tp_reduces": "attention"}, "shared experts or dense FFNs, got tp 2"),
     (OVERLAP, "nccl", {"ep": 1}, "ep must be above 1 under overlap passes, got 1"),
     (OVERLAP, "nccl", {"schedule": "1f1b", "chunks": 1}, "schedule must be interleaved (or pp 1) under overlap passes"),
     ({"overlap_passes": True}, "nccl", {"pp": 2}, "got 1f1b with pp 2"),

@@ -90,7 +90,7 @@ class SearchResult(msgspec.Struct, frozen=True):
 
 
 @dataclasses.dataclass
-class Limit:
+class CoarseLimit:
     """Estimates up to these seconds get the coarse clock; at least those up to `least_s`."""
 
     seconds: float = math.inf
@@ -155,7 +155,7 @@ class SetUpSearch:
         usable = [seed for seed in seeds if self._is_allowed(seed)]
         timed = [(self.times[seed], self.coarse(seed), seed) for seed in usable]
         self.best_s = min([math.inf, *(row[0] for row in timed)])
-        best, ranked = min([math.inf, *(row[1] for row in timed)]), self._in_order(limit := Limit())
+        best, ranked = min([math.inf, *(row[1] for row in timed)]), self._in_order(limit := CoarseLimit())
         for _ in range(ROUNDS):  # if the usual clock is much later than the coarse one, others may be before it
             candidates = self._coarse_ones(ranked, limit, best)
             timed += self._time_best(candidates)
@@ -209,7 +209,9 @@ class SetUpSearch:
         return Misfit(f"{model} fits {to_gigabytes(usable_bytes(self.job.gpu.memory_bytes)):,.0f} GB per GPU.")
 
     # ------------------------------------------------------------------------------------------------------- stages
-    def _coarse_ones(self, ranked: Iterator[SetUp | None], limit: Limit, best: float) -> list[tuple[float, SetUp]]:
+    def _coarse_ones(
+        self, ranked: Iterator[SetUp | None], limit: CoarseLimit, best: float
+    ) -> list[tuple[float, SetUp]]:
         """Return set-ups with their seconds by the coarse clock, the fastest first."""
         candidates: list[tuple[float, SetUp]] = []
         limit.seconds = max(best * SLACK, limit.least_s)
@@ -223,7 +225,7 @@ class SetUpSearch:
                 break
         return sorted(candidates)
 
-    def _in_order(self, limit: Limit) -> Iterator[SetUp | None]:
+    def _in_order(self, limit: CoarseLimit) -> Iterator[SetUp | None]:
         """Yield set-ups that fit, the least estimate first, and None while estimates are above the limit.
 
         The estimates of a row become better in its turn: first for evenly loaded experts, then for the traffic of the
