@@ -178,6 +178,8 @@ class NominalRates(NamedTuple):
     tp_over: float
     beside: float
     counts_s: float
+    memory_Bps: float = math.inf
+    fixed_s: float = 0.0
 
 
 def nominal_rates(job: Workload, gpu: Gpu, dispatcher: str) -> NominalRates:
