@@ -120,8 +120,7 @@ def test_what_ran_fits(name):
 
 TOO_MUCH = [  # what a row needs without what it had [GB], and of which part that is mostly
     # 17 chunks of 4 layers in flight, 4,096 tokens of 128 x (192 + 192 + 128) elements of queries, keys and values: 37
-    # GB more, and normed inputs and gated products, a byte each. Rows of both passes of a pair: 8 x 7,168 elements of a
-    # token, 1.03 and 2 bytes each, 0.7 GB a pass.
+    # GB more, and normed inputs and gated products, a byte each.
     ("deepseek-v3-2048", {"job.recompute": "none"}, 113, "attention"),
     # 32 experts over the 8 of half as many servers: twice their weights, 2 and 4 bytes each.
     ("deepseek-v3-2048", {"job.parallel.ep": 32}, 74, "inner"),
