@@ -238,7 +238,7 @@ def _recipe(draft: _DraftCase, model: NamedModel) -> Statement:
         bound = degrees | {TP_REDUCES, "job.layout", "job.interleaved.chunks"}
         bound |= {"job.schedule"} if statement.get("job.schedule") == "interleaved" else set()
         statement = {path: value for path, value in statement.items() if path not in bound}
-        draft.why["recipe"], draft.recipe = clash, draft.recipe + OTHER_DEGREES
+        draft.why["recipe"], draft.recipe = clash, draft.recipe + OTHER_DEGREES * (draft.recipe != "none")
     return statement
 
 
