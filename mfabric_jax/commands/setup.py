@@ -10,11 +10,11 @@ from mfabric_jax.case.paths import differences, flat
 from mfabric_jax.checks import InputError, positive
 from mfabric_jax.commands import setup_sentences as sentences
 from mfabric_jax.commands import shared
+from mfabric_jax.evaluate.resolving.resolve import BATCH, OPEN_DEGREES, is_open, resolve_without_jax, without_search
+from mfabric_jax.workload.space import SHOWN
 
 BELOW = [SettingsLayer("setup", {"job.search": "each"})]
 OF_FABRICS = ("network.fabric", "network.graph")  # settings in which the cases may differ
-DEGREES = ("job.parallel.tp", "job.parallel.pp", "job.parallel.ep")
-COUNTS = ("job.batch.micro_batches", "job.batch.per_stage", "job.batch.bubble")
 GPUS, TOKENS = "job.parallel.gpus", "job.training_tokens"
 
 
@@ -72,8 +72,6 @@ def _check(cases: Cases, options: Options) -> None:
     for block in cases.blocks:
         _check_objective(block.case, options)
     shared.check_cases(cases, misfits=options.objective != "gpus")
-    from mfabric_jax.evaluate.resolving.resolve import is_open
-
     for block in cases.blocks:
         if not is_open(block.case):
             raise InputError(_why_closed(block.case))
@@ -102,12 +100,12 @@ def _check_objective(case: Case, options: Options) -> None:
 def _why_closed(case: Case) -> str:
     """Return why a case leaves nothing to a search, and what to change."""
     values = flat(case)
-    stated = [f"{path} {values[path]}" for path in DEGREES if values[path] is not None]
-    if len(stated) == len(DEGREES):
+    stated = [f"{path} {values[path]}" for path in OPEN_DEGREES if values[path] is not None]
+    if len(stated) == len(OPEN_DEGREES):
         return f"nothing is open: {', '.join(stated)} are stated; leave out at least one of them."
     if values["job.search"] == "recipe":
         return "job.search must be each or one for mfabric setup, got recipe, which searches nothing."
-    for path in COUNTS:
+    for path in BATCH[1:]:
         if values[path] is not None:
             return f"{path} fixes micro-batches before the search; state job.batch.global_batch, got {values[path]:g}."
     if values["job.parallel.dp"] is not None:
@@ -117,7 +115,6 @@ def _why_closed(case: Case) -> str:
 
 def _check_prices(cases: Cases) -> None:
     """Raise InputError if a cluster has no price."""
-    from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax, without_search
     from mfabric_jax.evaluate.rows.costs import bill_of, unknown_parts
 
     for block in cases.blocks:
@@ -131,7 +128,6 @@ def _check_prices(cases: Cases) -> None:
 # -------------------------------------------------------------------------------------------------------------- answers
 def _best(case: Case, by: str) -> Any:
     from mfabric_jax.apps.setups import best_set_ups
-    from mfabric_jax.evaluate.setups.search import SHOWN
 
     with shared.bar("setup", "set-up", SHOWN) as evaluated:
         return best_set_ups(case, by, evaluated.update)

@@ -11,9 +11,9 @@ from mfabric_jax.report.row_remarks import HELD
 from mfabric_jax.report.tables import WIDTH, TableColumn, on_screen, plain
 from mfabric_jax.support.bands import HIGH, LOW
 from mfabric_jax.support.measured_errors import ratio_errors
+from mfabric_jax.workload.space import SHOWN
 
 SHORT = "set-up (pp: stages x chunks of each; last number: micro-batches x sequences)"
-SHOWN = 10
 NEAR = 0.02  # runner-ups within this fraction of the best are named
 COLUMNS = {"seconds": "iteration_s", "dollars": "usd_per_million_tokens"}
 SHARES = {
@@ -149,15 +149,9 @@ def without(best: Any, choices: Sequence[Any], runners: Sequence[Any]) -> Iterat
     for choice, runner in zip(choices, runners, strict=True):
         seconds = None if runner is None else runner.seconds
         over = None if seconds is None else percent(seconds / best.outcome.seconds - 1, signed=True)
-        words = "none can be" if runner is None else short_words(_set_up_of(runner))
+        words = "none can be" if runner is None else short_words(runner.set_up)
         lines.append({"without": choice.words, "s": seconds, "over best": over, "best set-up then": words})
     yield f"\nthe same search without a choice of the best set-up\n{plain(lines)}"
-
-
-def _set_up_of(runner: Any) -> Any:
-    from mfabric_jax.workload.space import SetUp
-
-    return SetUp(**runner.set_up)
 
 
 def gpu_counts(case: Case, tried: Sequence[Any], days: float) -> Iterator[str]:

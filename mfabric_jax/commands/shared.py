@@ -113,10 +113,8 @@ def settle(cases: Cases, device: str | None = None) -> Cases:
         return settle_now(cases, lambda words: advance(shown, words))
 
 
-def found_lines(cases: Cases, device: str | None = None) -> list[str]:
-    """Return a table of the set-ups that searches found, and what they are; empty without a search."""
-    if settle(cases, device) is cases:
-        return []
+def found_lines(cases: Cases) -> list[str]:
+    """Return a table of the set-ups that searches find for cases with open ones, and what they are."""
     from mfabric_jax.evaluate.setups.found import findings
     from mfabric_jax.report.tables import plain
 

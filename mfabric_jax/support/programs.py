@@ -159,11 +159,9 @@ def keep_in(folder: str | os.PathLike[str] | None = None) -> None:
     if that is set, else in `jax` inside this folder. `problem` says why a folder is not used.
     """
     global kept_in
-    named = os.environ.get("MFABRIC_PROGRAMS") if folder is None else os.fspath(folder)
-    before, kept_in = kept_in, None
-    if named is None or named.lower() != "off":
-        with contextlib.suppress(InputError, OSError):
-            kept_in = pathlib.Path(named) if named else cache_folder() / "programs"
+    before, kept_in = kept_in, usual_folder() if folder is None else _folder_of(os.fspath(folder))
+    if kept_in is not None:
+        with contextlib.suppress(OSError):
             kept_in.mkdir(mode=0o700, parents=True, exist_ok=True)
     used = kept_in if kept_in is not None and problem(kept_in) is None else None
     if jax.config.values["jax_compilation_cache_dir"] in (None, before and str(before / "jax")):
@@ -172,6 +170,20 @@ def keep_in(folder: str | os.PathLike[str] | None = None) -> None:
     if used:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+def usual_folder() -> pathlib.Path | None:
+    """Return the folder of MFABRIC_PROGRAMS, else `programs` in `cache_folder()`; None: nothing is kept."""
+    return _folder_of(os.environ.get("MFABRIC_PROGRAMS", ""))
+
+
+def _folder_of(named: str) -> pathlib.Path | None:
+    if named.lower() == "off":
+        return None
+    try:
+        return pathlib.Path(named) if named else cache_folder() / "programs"
+    except InputError:
+        return None
 
 
 def cache_folder() -> pathlib.Path:

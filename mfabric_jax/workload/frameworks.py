@@ -10,14 +10,13 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from mfabric_jax.workload.kernels import ONCE_A_SERVER, USUAL_DISPATCHER
+from mfabric_jax.workload.kernels import DISPATCH_OF, USUAL_DISPATCHER
 from mfabric_jax.workload.layout import ENDS, EVEN, expand
 from mfabric_jax.workload.mixers import Attention, Mamba1, Mamba2
 from mfabric_jax.workload.parallel import Workload
 from mfabric_jax.workload.recompute import recomputed_of
 
 MEGATRON, NONE = "megatron-core", "none"
-LIBRARIES = {"per-expert": ("nccl",), "per-server": ONCE_A_SERVER}  # dispatchers by `Workload.dispatch`
 COUNTED = {EVEN: 0, ENDS: 2}  # places in a layout that are no blocks
 DEEPEP_RANKS = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144, 160)
 DEEPEP_SERVER, DEEPEP_TOP_K = 8, 32
@@ -236,7 +235,7 @@ RULES: tuple[FrameworkRule, ...] = (
         "group_limited_topk",
     ),
     FrameworkRule(
-        lambda job, library: library in LIBRARIES[job.dispatch],
+        lambda job, library: DISPATCH_OF[library] == job.dispatch,
         "dispatcher must be nccl with dispatch per-expert, deepep or hybridep with per-server, got {library} with "
         "{job.dispatch}",
         "core/transformer/moe/token_dispatcher.py: alltoall; flex with moe_flex_dispatcher_backend deepep or hybridep",

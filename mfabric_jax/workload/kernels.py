@@ -250,6 +250,7 @@ def shares_of(servers: int, dispatcher: str, how: str = "usual", path: str | Non
     )
 
 
-DISPATCHERS = ("nccl", "deepep", "hybridep")
-ONCE_A_SERVER = ("deepep", "hybridep")  # dispatchers that send a token once to each server
+DISPATCH_OF = {"nccl": "per-expert", "deepep": "per-server", "hybridep": "per-server"}  # by dispatcher
+DISPATCHERS = tuple(DISPATCH_OF)
+ONCE_A_SERVER = tuple(name for name, way in DISPATCH_OF.items() if way == "per-server")
 USUAL_DISPATCHER = {"per-expert": "nccl", "per-server": "deepep"}  # by `Workload.dispatch`

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.workload.gpus import Gpu
+from mfabric_jax.workload.kernels import DISPATCH_OF
 from mfabric_jax.workload.layout import ENDS, EVEN, places_of
 from mfabric_jax.workload.models import Architecture
 from mfabric_jax.workload.parallel import Workload
@@ -21,8 +22,8 @@ MOST_STAGES, MOST_CHUNKS, MOST_CONTEXT = 64, 16, 64
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # sequences of an EP rank in a micro-batch
 MOST_PIPELINED = 8  # of them, on more than two stages, which need many micro-batches and hold them
 MOST_PASSES = 1 << 12  # micro-batches of an EP rank
-WAYS = {"nccl": "per-expert", "deepep": "per-server", "hybridep": "per-server"}  # dispatch of each dispatcher
 ANY_FRAMEWORK = "any"
+SHOWN = 10  # set-ups that a search returns, at most
 OPEN = "fit"  # recomputation: the least with which a set-up fits
 IN_FRAMEWORKS = ("1f1b", "interleaved")  # schedules to search; those of GPipe take as long and need more memory
 SIMULATED = (*IN_FRAMEWORKS, "zb-h1", "zb-v", "dualpipe")
@@ -205,9 +206,9 @@ def dispatchers_of(job: OpenJob, ep: int) -> Sequence[tuple[str, str]]:
     if "dispatcher" in job.stated:
         pairs = ((job.stated["dispatcher"], way) for way in ("per-expert", "per-server"))
     else:
-        pairs = WAYS.items()
+        pairs = DISPATCH_OF.items()
     some = [(name, way) for name, way in pairs if way == job.stated.get("dispatch", way)]
-    usual = [pair for pair in some if WAYS.get(pair[0], pair[1]) == pair[1]]
+    usual = [pair for pair in some if DISPATCH_OF.get(pair[0], pair[1]) == pair[1]]
     return (usual or some)[: 1 if ep == 1 else None]
 
 

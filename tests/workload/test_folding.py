@@ -152,7 +152,7 @@ def test_what_does_not_go_together(change, sentence):
 
 
 def test_what_is_all_reduced_is_the_recipe_s_else_all():
-    """A recipe says it of its own degrees only."""
+    """A recipe says it only of the degrees that it states."""
 
     def said(**changes):
         found = resolve(load().with_({"model.name": "mixtral-8x22b"} | changes))

@@ -150,7 +150,7 @@ def test_layouts_hold_every_block_and_letters_say_the_same(shape, runs):
 
 
 def slowest(sizes, pp, schedule, head):
-    """Blocks of the slowest stage, the head included as so many blocks."""
+    """Blocks of the slowest stage, the head counted in blocks."""
     order, chunks = SCHEDULES[schedule], len(sizes) // pp
     spent = [0.0] * pp
     for stage in range(pp):
@@ -161,7 +161,7 @@ def slowest(sizes, pp, schedule, head):
 
 
 def divisions(blocks, places):
-    """Every way to give each of so many places at least a block."""
+    """Every division of blocks among places, each with at least one."""
     for cuts in itertools.combinations(range(1, blocks), places - 1):
         yield tuple(b - a for a, b in itertools.pairwise((0, *cuts, blocks)))
 

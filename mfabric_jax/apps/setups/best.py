@@ -8,10 +8,10 @@ from typing import Any
 from mfabric_jax.case import Case, cases
 from mfabric_jax.case.paths import flat
 from mfabric_jax.checks import InputError
-from mfabric_jax.evaluate.resolving.resolve import TP_REDUCES, resolve, resolve_without_jax
+from mfabric_jax.evaluate.resolving.resolve import GLOBAL, TP_REDUCES, resolve, resolve_without_jax
 from mfabric_jax.evaluate.resolving.resolved import Resolved
 from mfabric_jax.evaluate.rows.results import simulate
-from mfabric_jax.evaluate.setups.found import BATCH, statement_of
+from mfabric_jax.evaluate.setups.blocks import statement_of
 from mfabric_jax.evaluate.setups.search import SearchResult
 from mfabric_jax.workload.compute import backward_of
 from mfabric_jax.workload.space import SetUp, usual_reduces
@@ -43,13 +43,13 @@ class BestSetUps:
 def best_set_ups(case: Case, objective: str = "seconds", progress: Callable[[], None] = lambda: None) -> BestSetUps:
     """Search the set-up of a case, and return the best ones by an objective, a key of `OBJECTIVES`.
 
-    `progress` is called for every evaluated set-up. Raise `Misfit` if no set-up can be, `InputError` if none is open.
+    `progress` is called for every evaluated set-up. Raise `Misfit` if no set-up can be, `InputError` if all is stated.
     """
     resolved = resolve_without_jax(case)
     if resolved.searched is None:
         raise InputError("job.parallel.tp, pp and ep are all stated: nothing is open; leave one of them out.")
     outcome: SearchResult = resolved.searched
-    set_ups = [SetUp(**runner.set_up) for runner in outcome.runners]
+    set_ups = [runner.set_up for runner in outcome.runners]
     stated = [state_set_up(resolved, set_up) for set_up in set_ups]
     rows = simulate(cases(stated)).rows(lambda problem: progress())
     rows = [row | {"limit": limit_of(row, resolve(own))} for row, own in zip(rows, stated, strict=True)]
@@ -69,7 +69,7 @@ def _worth(row: Mapping[str, Any], objective: str) -> tuple[float, float]:
 def state_set_up(resolved: Resolved, set_up: SetUp) -> Case:
     """Return a case as it was before its search, with a set-up stated."""
     original, values = resolved.original, flat(resolved.case)
-    stated = statement_of(set_up) | {"job.parallel.gpus": resolved.job.gpus, BATCH: values[BATCH]}
+    stated = statement_of(set_up) | {"job.parallel.gpus": resolved.job.gpus, GLOBAL: values[GLOBAL]}
     if flat(original)[TP_REDUCES] is None:
         stated[TP_REDUCES] = usual_reduces(set_up, original.job.frameworks)
     return original.with_(stated | {"job.search": "recipe"})

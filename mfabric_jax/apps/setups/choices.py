@@ -8,10 +8,9 @@ from mfabric_jax.case.paths import flat
 from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax
 from mfabric_jax.evaluate.setups.search import Runner
+from mfabric_jax.workload.kernels import USUAL_DISPATCHER
 from mfabric_jax.workload.layout import ENDS, EVEN
-from mfabric_jax.workload.space import LATER_SHARDING, SetUp
-
-PLAIN = "nccl"  # the dispatcher that every cluster has
+from mfabric_jax.workload.space import LATER_SHARDING, OPEN, SetUp, divisors
 
 
 class SetUpChoice(NamedTuple):
@@ -25,19 +24,19 @@ def choices_of(case: Case, set_up: SetUp, per_server: int) -> list[SetUpChoice]:
     """Return the choices of a set-up that the case did not state itself. `per_server`: GPUs of a server."""
     values = flat(case)
     every = [choice for made, choice in _every_choice(set_up, per_server) if made]
-    is_open = {None, "fit"}
+    is_open = {None, OPEN}
     return [choice for choice in every if all(values.get(path) in is_open for way in choice.ways for path in way)]
 
 
 def _every_choice(own: SetUp, per_server: int) -> Iterator[tuple[bool, SetUpChoice]]:
     """Yield every known choice, and whether a set-up makes it."""
-    tps = [tp for tp in range(1, per_server + 1) if per_server % tp == 0]
-    same = tuple({"job.parallel.tp": tp, "job.parallel.etp": tp} for tp in tps)
-    plain = {"job.dispatcher": PLAIN, "job.dispatch": "per-expert"}
+    same = tuple({"job.parallel.tp": tp, "job.parallel.etp": tp} for tp in divisors(per_server))
+    usual = USUAL_DISPATCHER["per-expert"]  # every cluster has it
+    plain = {"job.dispatcher": usual, "job.dispatch": "per-expert"}
     yield own.overlap == "passes", SetUpChoice("overlap of passes", ({"job.overlap": "none"},))
     yield own.schedule == "interleaved", SetUpChoice("interleaving", ({"job.schedule": "1f1b"},))
     yield own.layout not in (EVEN, ENDS), SetUpChoice("a layout written out", ({"job.layout": EVEN},))
-    yield own.dispatcher not in (PLAIN, "ideal"), SetUpChoice(f"dispatcher {own.dispatcher}", (plain,))
+    yield own.dispatcher not in (usual, "ideal"), SetUpChoice(f"dispatcher {own.dispatcher}", (plain,))
     yield own.cp > 1, SetUpChoice("context parallelism", ({"job.parallel.cp": 1},))
     yield own.recompute != "none", SetUpChoice("recomputation", ({"job.recompute": "none"},))
     yield own.etp < own.tp, SetUpChoice("folding (etp below tp)", same)

@@ -20,6 +20,7 @@ from mfabric_jax.workload.parallel import Workload
 from mfabric_jax.workload.recompute import recomputed_of
 from mfabric_jax.workload.schedules import SCHEDULES, PipelineShape
 from mfabric_jax.workload.space import (
+    ANY_FRAMEWORK,
     LATER_SHARDING,
     OpenJob,
     SetUp,
@@ -144,9 +145,7 @@ def gather_seconds(job: Workload, seconds: BlockSeconds, rates: Any) -> tuple[fl
             hidden_s = seconds.attention_s + inner[0]
             if behind:
                 each = of_attention, (inner[1], again.inner)
-                hidden_s = sum(
-                    candidate.inputs + candidate.weights + repeated * candidate.again for candidate, repeated in each
-                )
+                hidden_s = sum(of.inputs + of.weights + repeated * of.again for of, repeated in each)
             mean += part * max(0.0, float(sent_s - hidden_s))
         waits.append(mean)
     return waits[0], waits[1]
@@ -189,7 +188,7 @@ class PipelineKinds(NamedTuple):
 def stages_of(job: OpenJob, degrees: SetUp, head_blocks: float, predicted: int) -> PipelineKinds:
     """Return the kinds of a pipeline with these degrees, in every layout; they do not depend on the other degrees."""
     kinds, numbers = [], []
-    runs = job.frameworks != "any"
+    runs = job.frameworks != ANY_FRAMEWORK
     for kind in kinds_of(job, degrees):
         order = SCHEDULES[kind.schedule]
         blocks = job.architecture.blocks
@@ -197,6 +196,8 @@ def stages_of(job: OpenJob, degrees: SetUp, head_blocks: float, predicted: int) 
         layouts = () if "layout" in job.stated else layouts_of(*own, runs=runs)
         shape = PipelineShape(kind.pp, kind.micro_batches, kind.chunks, kind.overlap == "passes")
         parts = kind.chunks if order.chunks is None else 1
+        every = range(kind.chunks * order.copies)
+        places = [[order.part_of(stage, chunk, kind.pp) for chunk in every] for stage in range(kind.pp)]
         warm, plain = 1.0, not shape.overlap and not order.splits
         if order.warm_up is not None and shape.overlap:
             warm = min(1.0, order.warm_up(0, shape) / (kind.micro_batches * kind.chunks))
@@ -207,19 +208,11 @@ def stages_of(job: OpenJob, degrees: SetUp, head_blocks: float, predicted: int) 
                 sizes = places_of(layout, blocks, predicted, kind.pp * kind.chunks)
             except InputError:
                 continue
-            held = [0] * kind.pp
-            for stage in range(kind.pp):
-                for chunk in range(kind.chunks * order.copies):
-                    held[stage] += sizes[order.part_of(stage, chunk, kind.pp)]
-            ending = next(
-                stage
-                for stage in range(kind.pp)
-                for chunk in range(kind.chunks * order.copies)
-                if order.part_of(stage, chunk, kind.pp) == len(sizes) - 1
-            )
+            held = [sum(sizes[index] for index in own) for own in places]
+            last = next(blocks for blocks, own in zip(held, places, strict=True) if len(sizes) - 1 in own)
             kinds.append(kind._replace(layout=layout))
             bubble = order.bubble(shape) * (BESIDE_BUBBLE if shape.overlap else 1)
-            numbers.append((max(held), held[ending], bubble, order.copies, shape.overlap, parts, plain, warm))
+            numbers.append((max(held), last, bubble, order.copies, shape.overlap, parts, plain, warm))
     columns = np.array(numbers, float).reshape(-1, 8).T
     return PipelineKinds(tuple(kinds), *columns)
 
@@ -248,15 +241,14 @@ class Row(NamedTuple):
 
     def estimate(self, times: BlockTimes, blocks: int) -> "Row":
         """Return the row with estimates for these seconds of a block."""
-        candidate, stages = self.degrees, self.stages
-        passes = pipeline_seconds(stages, times, candidate.pp, blocks, candidate.micro_batches)
+        own, stages = self.degrees, self.stages
+        passes = pipeline_seconds(stages, times, own.pp, blocks, own.micro_batches)
         reduced, part_s = self.gradients * stages.copies, self.hidden / stages.chunks
-        behind = 1 + candidate.pp * (stages.chunks - 1)  # passes since the first chunk's gradients are ready
+        behind = 1 + own.pp * (stages.chunks - 1)  # passes since the first chunk's gradients are ready
         first = reduced - part_s * behind
-        seconds = passes + np.maximum(
-            np.maximum(first, reduced / stages.chunks - part_s), reduced * candidate.pp / blocks
-        )
-        if candidate.sharding in LATER_SHARDING:
+        last = np.maximum(reduced / stages.chunks - part_s, reduced * own.pp / blocks)
+        seconds = passes + np.maximum(first, last)
+        if own.sharding in LATER_SHARDING:
             seconds = np.where(stages.plain > 0, seconds, np.inf)
         order = np.argsort(seconds, kind="stable")
         order = order[np.isfinite(seconds[order])]
@@ -264,10 +256,8 @@ class Row(NamedTuple):
 
     def set_up(self, number: int) -> SetUp:
         """Return the set-up with the estimate of this number."""
-        kind, names = (
-            self.stages.kinds[self.order[number]],
-            ("schedule", "chunks", "layout", "overlap", "micro_batches"),
-        )
+        kind = self.stages.kinds[self.order[number]]
+        names = "schedule", "chunks", "layout", "overlap", "micro_batches"
         return self.degrees._replace(**{name: getattr(kind, name) for name in names})
 
 

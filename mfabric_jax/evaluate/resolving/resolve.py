@@ -62,7 +62,7 @@ BATCH = GLOBAL, MICRO_BATCHES, PER_STAGE, BUBBLE = EITHER[0]
 DEGREE = "network.mfabric.optical_degree"
 USUAL_SEARCH = "each"
 OTHER_DEGREES = ", other degrees"
-TP_REDUCES = "job.parallel.tp_reduces"
+TP_REDUCES = "job.parallel.tp_reduces"  # follows from the set-up
 NODE_LIMIT = "job.per-server.node_limit"
 FIT = ("job.recompute", "fit")  # counts as open: a recipe may replace it
 
@@ -252,7 +252,6 @@ SEARCHED = {  # path of a setting that a search may fill: field of a `SetUp`
     **{"job.batch.micro_batch": "micro_batch", "job.interleaved.chunks": "chunks", "job.recompute": "recompute"},
 }
 OPEN_DEGREES = ("job.parallel.tp", "job.parallel.pp", "job.parallel.ep")
-OTHERS_SEARCHED = ("job.parallel.tp_reduces",)  # follow from what is searched
 
 
 def _set_up(draft: _DraftCase, model: NamedModel, gpu: Gpu, on: Fabric, recipe: Statement) -> tuple[Any, NamedModel]:
@@ -303,7 +302,7 @@ def without_search(case: Case) -> Case:
 
 
 def _is_searched(path: str) -> bool:
-    return path in SEARCHED or path in OTHERS_SEARCHED or path.startswith("job.passes.")
+    return path in SEARCHED or path == TP_REDUCES or path.startswith("job.passes.")
 
 
 def _search(draft: _DraftCase, recipe: Statement) -> str:

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, cast
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Real
 
 from mfabric_jax import traffic
 from mfabric_jax.case import Case
@@ -131,5 +131,10 @@ def _of_ranks(of: TrafficOf, job: Workload) -> Float[np.ndarray, "L P R"] | None
         count = _read_or_draw(of)[0].count[0]
     except InputError:
         return None
+    return load_of_ranks(job, count)
+
+
+def load_of_ranks(job: Workload, count: Real[np.ndarray, "L P R C"]) -> Float[np.ndarray, "L P R"]:
+    """Return what each rank receives of counted selections, over an even load."""
     received = (count * kept_share(job, count)).sum(axis=-2)
     return received.reshape(*received.shape[:-1], job.ep, -1).sum(axis=-1) / job.selections

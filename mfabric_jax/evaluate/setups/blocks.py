@@ -12,11 +12,12 @@ from mfabric_jax.evaluate.experts import busy_of_blocks, busy_of_layers
 from mfabric_jax.evaluate.problem import Problem, problem_of
 from mfabric_jax.evaluate.resolving.ranking import MeanAllToAlls, gathers_of
 from mfabric_jax.evaluate.resolving.resolve import resolve
+from mfabric_jax.evaluate.resolving.traffic import load_of_ranks
 from mfabric_jax.evaluate.setups.coarse import MeanBlocks, mean_blocks
 from mfabric_jax.evaluate.solving import solve
 from mfabric_jax.timing.iteration import FabricRates
 from mfabric_jax.timing.passes import Exchanges
-from mfabric_jax.traffic.dispatch import dispatched_bytes, inside_bytes, kept_share, summed_by_server
+from mfabric_jax.traffic.dispatch import dispatched_bytes, inside_bytes, summed_by_server
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.kernels import shares_of
 from mfabric_jax.workload.memory import RankLoad
@@ -76,6 +77,28 @@ class Sample:
         each = [np.maximum(x.sum(-1), x.sum(-2)) for x in (between, inside)]
         return float(each[0].max(-1).mean()) / job.gpus_per_server, float(each[1].max((-2, -1)).mean()) / job.tp
 
+    def busy(self, job: Workload) -> Any:
+        """Return `busy_of_layers` [layer M] for the tokens of a job."""
+        experts: Any = self.problem.resolved.case.compute.experts
+        tokens = {name: getattr(job, name) for name in ("micro_batch", "sequence", "cp", "folded")}
+        like = dataclasses.replace(self.problem.workload, **tokens)
+        return busy_of_layers(like, self.problem.selections[0] * (job.tokens / self.tokens), experts.tile)
+
+    def scale(self, job: Workload) -> Exchanges:
+        """Return the all-to-alls of the first iteration for the tokens of a job."""
+        exchanges = jax.tree.map(np.asarray, self.exchanges)
+        if exchanges.optical.ndim > BY_ITERATION:  # some rules of circuits solve for every NIC bandwidth, here one
+            exchanges = jax.tree.map(lambda x: x[0], exchanges)
+        exchanges = jax.tree.map(lambda x: x[:1], exchanges)
+        parts = {
+            name: getattr(exchanges, name) * (job.tokens / self.tokens)
+            for name in ("optical", "electrical", "inside", "balanced", "waiting")
+            if getattr(exchanges, name) is not None
+        }
+        if exchanges.busy is not None:
+            parts["busy"] = busy_of_blocks(self.problem.workload, self.busy(job))[None]
+        return exchanges._replace(**parts)
+
 
 class MeanBlockTimes:
     """Seconds of mean blocks, rates and all-to-alls of every set-up of a case on its fabric, each computed once."""
@@ -86,7 +109,6 @@ class MeanBlockTimes:
         self._mean: dict[Any, MeanBlocks] = {}
         self._rates: dict[Any, FabricRates] = {}
         self._under: dict[Any, Any] = {}
-        self.runs = 0
 
     def case_of(self, set_up: SetUp) -> Case:
         """Return the case of a set-up."""
@@ -108,8 +130,7 @@ class MeanBlockTimes:
 
     def sample(self, set_up: SetUp, kind: str = PLAIN) -> Sample:
         """Return the blocks of an expert group like that of a set-up, all on one stage."""
-        pp = 1
-        key = set_up.ep, set_up.etp, set_up.dispatch, kind, pp
+        key = set_up.ep, set_up.etp, set_up.dispatch, kind
         if key not in self._samples:
             few = {
                 "job.parallel.tp": set_up.etp,
@@ -161,13 +182,10 @@ class MeanBlockTimes:
     def all_to_alls(self, set_up: SetUp) -> MeanAllToAlls:
         """Return the mean all-to-alls of a token of a set-up, limited by the busiest server and GPU alone."""
         sample = self.sample(set_up)
-        (between, inside), load = sample.ports, 1.0
-        job = sample.problem.workload
+        (between, inside), load, job = sample.ports, 1.0, sample.problem.workload
         experts: Any = sample.problem.resolved.case.compute.experts
-        if experts.name == "received":
-            like = dataclasses.replace(job, **_tokens_of(self.job.workload(set_up)))
-            all_to_alls = sample.problem.selections[0] * (like.tokens / sample.tokens)
-            load = float(busy_of_layers(like, all_to_alls, experts.tile).mean()) if all_to_alls.size else 1.0
+        if experts.name == "received" and job.moe_layers:
+            load = float(sample.busy(self.job.workload(set_up)).mean())
         return MeanAllToAlls(between / sample.tokens, inside / sample.tokens, load)
 
     def load(self, set_up: SetUp) -> RankLoad:
@@ -175,9 +193,7 @@ class MeanBlockTimes:
         problem = self.sample(set_up).problem
         if self.base.compute.experts.name == "balanced":
             return RankLoad()
-        job, count = problem.workload, problem.tokens.count[0]
-        received = (count * kept_share(job, count)).sum(axis=-2)
-        each = received.reshape(*received.shape[:-1], job.ep, -1).sum(axis=-1) / job.selections
+        each = load_of_ranks(problem.workload, problem.tokens.count[0])
         return RankLoad(float(each.mean(axis=(0, 1)).max()), float(each.max())) if each.size else RankLoad()
 
     def mean(self, set_up: SetUp) -> MeanBlocks:
@@ -217,32 +233,7 @@ class MeanBlockTimes:
         rules = resolved.rules._replace(recompute=set_up.recompute)
         if kind == BESIDE:
             rules = rules._replace(comm_cores=self.cores_of(set_up.dispatcher))
-        self.runs += 1
-        return mean_blocks(job, rates, self._scale(sample, job), resolved.block_seconds(own), rules)
+        return mean_blocks(job, rates, sample.scale(job), resolved.block_seconds(own), rules)
 
     def cores_of(self, dispatcher: str) -> float:
-        stated = self.job.stated.get("comm_cores")
-        return shares_of(1, dispatcher).cores if stated is None else stated
-
-    def _scale(self, sample: Sample, job: Workload) -> Exchanges:
-        """The all-to-alls of a sample's first iteration for the tokens of a job."""
-        problem, times = sample.problem, job.tokens / sample.tokens
-        exchanges = jax.tree.map(np.asarray, sample.exchanges)
-        if exchanges.optical.ndim > BY_ITERATION:  # some rules of circuits solve for every NIC bandwidth, here one
-            exchanges = jax.tree.map(lambda x: x[0], exchanges)
-        exchanges = jax.tree.map(lambda x: x[:1], exchanges)
-        parts = {
-            name: getattr(exchanges, name) * times
-            for name in ("optical", "electrical", "inside", "balanced", "waiting")
-            if getattr(exchanges, name) is not None
-        }
-        if exchanges.busy is not None:
-            experts: Any = problem.resolved.case.compute.experts
-            like = dataclasses.replace(problem.workload, **_tokens_of(job))
-            load = busy_of_layers(like, problem.selections[0] * times, experts.tile)
-            parts["busy"] = busy_of_blocks(problem.workload, load)[None]
-        return exchanges._replace(**parts)
-
-
-def _tokens_of(job: Workload) -> dict[str, int]:
-    return {"micro_batch": job.micro_batch, "sequence": job.sequence, "cp": job.cp, "folded": job.folded}
+        return shares_of(1, dispatcher).cores

@@ -79,15 +79,13 @@ def coarse_seconds(job: Workload, rates: FabricRates, blocks: MeanBlocks, rules:
     moe, dense = np.array([(len(part.layers), part.blocks - len(part.layers)) for part in job.places]).T
     times = blocks.moe[:, None] * moe + blocks.dense[:, None] * dense
     times[:, -1] += blocks.head
-    batch = jax.tree.map(lambda x: np.asarray(x, float)[None], rates)
-    sends = send_seconds(job, jax.tree.map(lambda x: x if x.ndim > 1 else x[:, None], batch))[0]
+    batch = jax.tree.map(lambda x: np.atleast_1d(np.asarray(x, float))[None], rates)
+    sends = send_seconds(job, batch)[0]
     stage_of = _stages_of(job.schedule, job.pp, job.chunks)
     send = np.array([_crossing_s(a, b, sends, job.pp) for a, b in itertools.pairwise(stage_of)] + [0.0])
-    played = functools.partial(_ends, job, times, np.asarray(blocks.pair), send, moe.astype(float))
     alone = blocks.moe[FORWARD], blocks.moe[BACKWARD]
-    ends, *last = played(alone)
-    rates = jax.tree.map(lambda x: x[:, None] if x.ndim == 1 else x, batch)
-    return float((ends + _exposed_seconds(job, rates, blocks, ends, last, rules) + step_seconds(job, rates)[0]).max())
+    ends, *last = _ends(job, times, np.asarray(blocks.pair), send, moe.astype(float), alone)
+    return float((ends + _exposed_seconds(job, batch, blocks, ends, last, rules) + step_seconds(job, batch)[0]).max())
 
 
 def _exposed_seconds(

@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import itertools
-import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ import msgspec
 from mfabric_jax.case import Case, CaseBlock, Cases
 from mfabric_jax.case.paths import file_values, flat
 from mfabric_jax.case.policies import file_of
-from mfabric_jax.checks import InputError, Misfit
-from mfabric_jax.evaluate.resolving.resolve import OTHERS_SEARCHED, SEARCHED, is_open, resolve_without_jax
+from mfabric_jax.checks import Misfit
+from mfabric_jax.evaluate.resolving.resolve import GLOBAL, SEARCHED, TP_REDUCES, is_open, resolve_without_jax
 from mfabric_jax.evaluate.setups.blocks import statement_of as statement_of
 from mfabric_jax.evaluate.setups.search import SearchResult, SetUpSearch
 from mfabric_jax.support import programs
@@ -70,7 +69,6 @@ def on_one_fabric(base: Case) -> Case:
 
 
 BANDWIDTH = "network.nic_gbps"
-BATCH = "job.batch.global_batch"
 
 
 def settle(every: Cases, progress: Callable[[str], None] = lambda words: None) -> Cases:
@@ -86,15 +84,14 @@ def settle(every: Cases, progress: Callable[[str], None] = lambda words: None) -
         try:
             resolved = resolve_without_jax(block.case)
         except Misfit:  # whoever evaluates it says so, or leaves it out
-            blocks.append(block)
-            continue
-        if resolved.searched is None:
+            resolved = None
+        if resolved is None or resolved.searched is None:
             blocks.append(block)
             continue
         values = flat(resolved.case)
-        stated = {path: values[path] for path in (*SEARCHED, *OTHERS_SEARCHED) if values.get(path) is not None}
+        stated = {path: values[path] for path in (*SEARCHED, TP_REDUCES) if values.get(path) is not None}
         del stated["job.parallel.dp"]
-        stated |= {"job.parallel.gpus": resolved.job.gpus, BATCH: values[BATCH], "job.search": "recipe"}
+        stated |= {"job.parallel.gpus": resolved.job.gpus, GLOBAL: values[GLOBAL], "job.search": "recipe"}
         sources |= {path: "search" for path in stated if flat(block.case).get(path) in (None, "fit")}
         blocks.append(dataclasses.replace(block, case=block.case.with_(stated)))
     return dataclasses.replace(every, blocks=tuple(blocks), sources=sources)
@@ -147,14 +144,9 @@ def _digest(path: Path) -> str:
 
 
 def folder() -> Path | None:
-    """Return the folder of found set-ups, beside that of programs; None: they are not kept."""
-    named = os.environ.get("MFABRIC_PROGRAMS")
-    if named is not None and named.lower() == "off":
-        return None
-    try:
-        return (Path(named) if named else programs.cache_folder() / "programs") / FOLDER
-    except InputError:
-        return None
+    """Return the folder of found set-ups, in that of programs; None: they are not kept."""
+    where = programs.usual_folder()
+    return where and where / FOLDER
 
 
 def _read(key: str) -> SearchResult | None:

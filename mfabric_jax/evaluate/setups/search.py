@@ -29,6 +29,7 @@ from mfabric_jax.workload.space import (
     ANY_FRAMEWORK,
     LATER_SHARDING,
     OPEN,
+    SHOWN,
     OpenJob,
     SetUp,
     degrees_of,
@@ -40,7 +41,6 @@ COARSE, TIMED = 600, 40  # most set-ups by the coarse clock, and by the usual on
 SLACK = 1.05  # estimates up to this times the best coarse time get the coarse clock
 NEAR = 1.01  # coarse times up to this times the best time get the usual clock, which is later by up to 7 %
 ROUNDS = 3
-SHOWN = 10
 LOOSE = 1.02  # sampled blocks, whose loads differ, need up to this times the memory of all blocks
 LEAST_FREED = 0.99  # a level of recomputation keeps at most this times the bytes of the quicker ones
 EVEN, TRAFFIC, CLOCK = range(3)  # what the estimates of a row rest on
@@ -57,13 +57,9 @@ def _join(parts: Sequence[str]) -> Iterator[str]:
 class Runner(msgspec.Struct, frozen=True):
     """A set-up that was timed, with its seconds by the usual and by the coarse clock."""
 
-    set_up: dict[str, Any]
+    set_up: SetUp
     seconds: float
     coarse_s: float
-
-    @property
-    def words(self) -> str:
-        return SetUp(**self.set_up).words
 
 
 class SearchResult(msgspec.Struct, frozen=True):
@@ -82,7 +78,7 @@ class SearchResult(msgspec.Struct, frozen=True):
 
     @property
     def best(self) -> SetUp:
-        return SetUp(**self.runners[0].set_up)
+        return self.runners[0].set_up
 
     @property
     def seconds(self) -> float:
@@ -106,6 +102,7 @@ class SetUpSearch:
 
     def __post_init__(self) -> None:
         self.blocks, self.room = MeanBlockTimes(self.base, self.job), usable_bytes(self.job.gpu.memory_bytes)
+        self.degrees = list(degrees_of(self.job))
         if "overlap" not in self.job.stated and not self._passes_may_overlap():
             self.job = dataclasses.replace(self.job, stated=dict(self.job.stated) | {"overlap": "none"})
         stages = "degrees", "estimated", "too_large", "not_run", "coarse", "timed"
@@ -122,13 +119,11 @@ class SetUpSearch:
 
     def _passes_may_overlap(self) -> bool:
         """Whether passes may overlap on this fabric: some rules of circuits need one all-to-all at a time."""
-        several = (degrees for degrees in degrees_of(self.job) if degrees.ep > 1)
-        least = min(several, key=lambda degrees: (degrees.etp * degrees.ep, degrees.pp), default=None)
-        if least is None:
+        several = [degrees for degrees in self.degrees if degrees.ep > 1]
+        if not several:
             return False
-        dispatcher, dispatch = dispatchers_of(self.job, least.ep)[0]
         try:
-            self.blocks.sample(least._replace(dispatcher=dispatcher, dispatch=dispatch, overlap="passes"), BESIDE)
+            self.blocks.sample(self._smallest(several)._replace(overlap="passes"), BESIDE)
         except InputError:
             return False
         return True
@@ -136,13 +131,15 @@ class SetUpSearch:
     @functools.cached_property
     def _any(self) -> Sample:
         """The smallest group; its links stand for those of all groups until a row gets its own traffic."""
-        least = min(
-            degrees_of(self.job), key=lambda candidate: (candidate.etp * candidate.ep, candidate.pp), default=None
-        )
-        if least is None:
+        if not self.degrees:
             raise Misfit(f"no set-up divides {self.job.gpus:,} GPUs and {self.job.batch} sequences.")
+        return self.blocks.sample(self._smallest(self.degrees))
+
+    def _smallest(self, every: Sequence[SetUp]) -> SetUp:
+        """Return the degrees with the smallest group, with the first dispatcher that it may have."""
+        least = min(every, key=lambda degrees: (degrees.etp * degrees.ep, degrees.pp))
         dispatcher, dispatch = dispatchers_of(self.job, least.ep)[0]
-        return self.blocks.sample(least._replace(dispatcher=dispatcher, dispatch=dispatch))
+        return least._replace(dispatcher=dispatcher, dispatch=dispatch)
 
     @property
     def settings(self) -> Resolved:
@@ -155,18 +152,18 @@ class SetUpSearch:
         usable = [seed for seed in seeds if self._is_allowed(seed)]
         timed = [(self.times[seed], self.coarse(seed), seed) for seed in usable]
         self.best_s = min([math.inf, *(row[0] for row in timed)])
-        best, ranked = min([math.inf, *(row[1] for row in timed)]), self._in_order(limit := CoarseLimit())
+        coarse_s, ranked = min([math.inf, *(row[1] for row in timed)]), self._in_order(limit := CoarseLimit())
         for _ in range(ROUNDS):  # if the usual clock is much later than the coarse one, others may be before it
-            candidates = self._coarse_ones(ranked, limit, best)
+            candidates = self._coarse_ones(ranked, limit, coarse_s)
             timed += self._time_best(candidates)
-            best = min([best, *(seconds for seconds, _ in candidates)])
+            coarse_s = min([coarse_s, *(seconds for seconds, _ in candidates)])
             limit.least_s = self.best_s
-            if not candidates or self.best_s <= best * SLACK:
+            if not candidates or self.best_s <= coarse_s * SLACK:
                 break
         if not timed:
             raise self._refusal()
-        best = dict(sorted(((set_up, row) for *row, set_up in timed), key=lambda pair: pair[1][0]))
-        runners = [Runner(set_up._asdict(), *row) for set_up, row in best.items()]
+        each = {set_up: Runner(set_up, *row) for *row, set_up in timed}
+        runners = sorted(each.values(), key=lambda runner: runner.seconds)
         known = (None if seed is None or seed not in seeds else self.times[seed] for seed in (recipe, first))
         return SearchResult(runners[:SHOWN], self.counts, self.bound_s, *known)
 
@@ -269,8 +266,8 @@ class SetUpSearch:
 
     def _rows(self) -> list[Row]:
         rows: list[Row] = []
-        for degrees in degrees_of(self.job):
-            self.counts["degrees"] += 1
+        self.counts["degrees"] = len(self.degrees)
+        for degrees in self.degrees:
             if self._weights_fit(degrees):
                 own = list(self.ranking.rows(degrees))
                 for row in own:

@@ -38,7 +38,7 @@ def quick_job(architecture, gpu=H100, *, gpus=None, **stated):
 
 
 def choose_quickly(architecture, gpu=H100, *, gpus=None, loads_of=evenly, **stated):
-    """The choice; raise what is said where there is none."""
+    """The choice; raise the refusal if there is none."""
     job = quick_job(architecture, gpu, gpus=gpus, **stated)
     chosen = choose(job, loads_of)
     if chosen is None:

@@ -1,4 +1,4 @@
-"""What is told of degrees that no set-up has."""
+"""Sentences that refuse degrees which no set-up has."""
 
 from tests.evaluate.resolving.open_jobs import EIGHT, FINE, choose_quickly
 

@@ -1,4 +1,4 @@
-"""What is said to make a set-up fit does, as the complete set-up of a run."""
+"""Every remedy makes the set-up fit, as the complete set-up of a run."""
 
 import re
 

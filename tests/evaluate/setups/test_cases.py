@@ -41,7 +41,7 @@ def test_recipes_with_settings_that_are_no_degrees_start_a_search(gpus):
 def test_passes_overlap_beside_degrees_without_all_to_alls():
     """Degrees of one expert rank, which come first, do not decide for the others."""
     stated = found(job__parallel__ep=8, job__parallel__pp=1, job__batch__micro_batch=1)
-    assert any(runner.set_up["overlap"] == "passes" for runner in stated.runners)
+    assert any(runner.set_up.overlap == "passes" for runner in stated.runners)
     open_ep = found(job__parallel__pp=1, job__batch__micro_batch=1, job__dispatcher="nccl")
     assert open_ep.seconds <= SLACK * stated.seconds
 

@@ -22,7 +22,7 @@ TINY = {
 
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
-    """A case with an open set-up whose search is counted, with a folder of its own for what is found."""
+    """A case with an open set-up whose search is counted, with an empty folder for results."""
     monkeypatch.setenv("MFABRIC_PROGRAMS", str(tmp_path / "kept"))
     monkeypatch.setattr(found, "_memory", {})
     searches, search = [], SetUpSearch.find
@@ -55,7 +55,8 @@ def test_the_same_question_is_searched_once(tiny):
     assert anew(case) == first
     assert len(searches) == 1
     assert len(kept()) == 1
-    assert first.best == SetUp(**first.runners[0].set_up)
+    assert first.best == first.runners[0].set_up
+    assert isinstance(first.best, SetUp)  # also as read from its file
 
 
 def test_another_question_is_searched_anew(tiny):
