@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from mfabric_jax.case import Case
+from mfabric_jax.case.paths import flat
 from mfabric_jax.evaluate.experts import busy_of_blocks, busy_of_layers
 from mfabric_jax.evaluate.problem import Problem, problem_of
 from mfabric_jax.evaluate.resolving.ranking import MeanAllToAlls, gathers_of
@@ -109,6 +110,7 @@ class MeanBlockTimes:
         self._mean: dict[Any, MeanBlocks] = {}
         self._rates: dict[Any, FabricRates] = {}
         self._under: dict[Any, Any] = {}
+        self._stated_cores = flat(base).get("job.passes.comm_cores")
 
     def case_of(self, set_up: SetUp) -> Case:
         """Return the case of a set-up."""
@@ -236,4 +238,5 @@ class MeanBlockTimes:
         return mean_blocks(job, rates, sample.scale(job), resolved.block_seconds(own), rules)
 
     def cores_of(self, dispatcher: str) -> float:
-        return shares_of(1, dispatcher).cores
+        """Return the part of a GPU's cores that communicates beside passes: the stated one, else the dispatcher's."""
+        return shares_of(1, dispatcher).cores if self._stated_cores is None else self._stated_cores

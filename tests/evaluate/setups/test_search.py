@@ -182,3 +182,15 @@ def test_parameters_are_gathered_from_the_replicas_of_a_stage():
     assert some
     for one in some:
         assert search.coarse(one) == pytest.approx(search.time(one), rel=0.03), one.words
+
+
+def test_stated_cores_that_communicate_hold_for_every_clock():
+    stated = search_of(SMALL | {"network.fabric": "fat-tree", "job.overlap": "passes", "job.passes.comm_cores": 0.3})
+    usual = search_of(SMALL | {"network.fabric": "fat-tree", "job.overlap": "passes"})
+    row = next(row for row in stated._rows() if row.degrees.ep == 4 and row.degrees.pp == 1 and len(row.seconds))
+    set_up = row.set_up(0)
+    assert stated.coarse(set_up) / usual.coarse(set_up) == pytest.approx(
+        stated.time(set_up) / usual.time(set_up), rel=0.02
+    )
+    assert stated.time(set_up) > 1.05 * usual.time(set_up)
+    assert stated.ranking.times(set_up).paired > usual.ranking.times(set_up).paired
