@@ -179,7 +179,7 @@ class Places(NamedTuple):
 
 
 def places(workload: Workload) -> Places:
-    """Return the blocks in running order: forward, or reversed for backward; short passes are padded."""
+    """Return the blocks in running order: forward, or reversed for backward; short passes are padded at their end."""
     order, blocks = order_of(workload), workload.place_blocks
     most = max(blocks)
     block, layer = np.full((2, len(blocks) + 1, most), -1)  # [place L]; the last row is for padding
@@ -187,9 +187,10 @@ def places(workload: Workload) -> Places:
         block[part, :count] = sum(blocks[:part]) + np.arange(count)
         layer[part, list(workload.place_positions(part))] = workload.place_layers(part)
     kind = np.broadcast_to(order.kind[..., None], (*order.kind.shape, most))
-    run = np.where(kind == FORWARD, np.arange(most), np.arange(most)[::-1])  # [P Q L]
     held = np.asarray([(*workload.stage_places(stage), len(blocks)) for stage in range(workload.pp)])
     part = np.take_along_axis(held, order.chunk % held.shape[1], axis=1)[..., None]  # chunk -1: nothing
+    slot, count = np.arange(most), np.asarray([*blocks, most])[part]
+    run = np.where((kind == FORWARD) | (slot >= count), slot, count - 1 - slot)  # [P Q L]
     micro_batch = np.broadcast_to(order.micro_batch[..., None], run.shape)
     experts = layer[part, run]
     sent = np.where(kind == WEIGHT, -1, experts)
@@ -228,9 +229,8 @@ def behind_sends(workload: Workload) -> np.ndarray:
 
 def gradient_slots(workload: Workload, stage: int) -> list[tuple[int, int]]:
     """Return the slots [Q L] at which the gradients of a stage's blocks become ready, in time order."""
-    order, blocks = order_of(workload), max(workload.place_blocks)
-    last = []
+    order, last = order_of(workload), []
     for chunk, part in enumerate(workload.stage_places(stage)):
         back = (order.kind[stage] != FORWARD) & (order.chunk[stage] == chunk)
         last.append((int(np.flatnonzero(back)[-1]), workload.place_blocks[part]))
-    return [(q, blocks - count + offset) for q, count in sorted(last) for offset in range(count)]
+    return [(q, slot) for q, count in sorted(last) for slot in range(count)]

@@ -493,6 +493,30 @@ def test_all_to_alls_of_a_pair_take_turns_and_find_the_circuits_of_the_other_pas
         assert [size[at] != size[at - 1] for at in range(8, 12)] == [True] * 4
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "dualpipe"])
+def test_blocks_of_a_pair_are_beside_each_other_from_the_first(schedule):
+    workload = job(
+        pp=4,
+        ep=8,
+        experts=8,
+        blocks=14,
+        micro_batches=8,
+        schedule=schedule,
+        overlap_passes=True,
+        layout_of_blocks="ends",
+    )
+    order, where = order_of(workload), places(workload)
+    sizes = set()
+    for stage, q in np.argwhere(order.paired):
+        many = where.present[stage, q : q + 2].sum(axis=-1)
+        assert where.present[stage, q : q + 2].all(axis=0).sum() == many.min()
+        forward, backward = (where.block[stage, pass_][: many.min()] for pass_ in (q, q + 1))
+        assert (np.diff(forward) == 1).all()
+        assert (np.diff(backward) == -1).all()
+        sizes.add(tuple(many))
+    assert any(max(each) < where.present.shape[-1] for each in sizes)
+
+
 def test_two_stages_hold_the_same_under_dualpipe_and_send_what_both_ends_do():
     usual, both = job(pp=4, blocks=8, micro_batches=8), job(pp=4, blocks=8, micro_batches=8, schedule="dualpipe")
     assert both.stages_alike == ((0, 3), (1, 2))

@@ -51,7 +51,7 @@ def test_passes_beside_each_other_take_as_long_by_both_clocks(recompute):
         assert got == pytest.approx(want, rel=1e-9), shape
         # An output head is added beside no all-to-all, and blocks of unequal passes are beside each other as they can.
         got, want = both(*shape, overlap=True, recompute=recompute, vocab=8000)
-        assert got == pytest.approx(want, rel=0.06), shape
+        assert got == pytest.approx(want, rel=1e-9 if shape[0] == "1f1b" else 0.015), shape
 
 
 @pytest.mark.parametrize("sharding", ["none", "gradients", "parameters"])

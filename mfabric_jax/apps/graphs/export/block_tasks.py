@@ -124,8 +124,8 @@ class ReplicaTasks:
             slot, now = blocks[whose], ready[whose]
             if not own.present[slot]:
                 continue
-            backward = self.order.kind[slot[:2]] != FORWARD
-            block = f"{self._name(slot[:2])}, block {own.present.shape[2] - 1 - slot[2] if backward else slot[2]}"
+            backward, count = self.order.kind[slot[:2]] != FORWARD, int(own.present[slot[:2]].sum())
+            block = f"{self._name(slot[:2])}, block {count - 1 - slot[2] if backward else slot[2]}"
             if isinstance(op, ops.Decide):
                 if self._flag(slot, "switch", 0, 1) and self._flag(slot, "asks", 0, 1):
                     known[whose] = site.after_all([now], self.decision_s, f"{block}: circuits are known")
