@@ -95,6 +95,7 @@ def format_value(value: Any) -> str:
     return f"{value!r:.80}"
 
 
+@functools.lru_cache(maxsize=1024)
 def _name(field: str) -> str:
     """Return the bare name in a field such as "run.json, flow 1: bytes" or "latency_s of link 3"."""
     return field.rpartition(": ")[2].partition(" ")[0].rpartition(".")[2]
@@ -160,7 +161,9 @@ def number(field: str, value: T) -> T:
 
 def _check_rule(field: str, value: T, rule: Callable[["np.ndarray"], Any], words: str) -> T:
     """Check that a number or array satisfies `rule`, which `words` describe, and lies in its field's range."""
-    if concrete(value):
+    if type(value) in (int, float) and rule(value):  # type: ignore[arg-type]
+        check_size(field, value)  # type: ignore[arg-type]
+    elif concrete(value):
         array = _numbers(field, value)
         if not rule(array).all():
             raise InputError(f"{field} must be {words}, got {_plain(value)}.")
@@ -192,7 +195,8 @@ def fraction(field: str, value: T) -> T:
 
 
 def whole(field: str, value: int, *, at_least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < at_least:
+    is_whole = type(value) is int or (isinstance(value, numbers.Integral) and not isinstance(value, bool))
+    if not is_whole or value < at_least:
         raise InputError(f"{field} must be a whole number of at least {at_least}, got {format_value(value)}.")
     most = COUNTS.get(_name(field), MOST_WHOLE)
     if value > most:

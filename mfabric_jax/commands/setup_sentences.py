@@ -118,9 +118,9 @@ def _counts(outcome: Any) -> str:
     skipped += [f"{counts['not_run']:,} no framework runs"] if counts["not_run"] else []
     beside = f" ({', '.join(skipped)} among those looked at)" if skipped else ""
     return (
-        f"Tried: {counts['estimated']:,} estimated{beside}, {counts['coarse']:,} by the coarse clock, "
-        f"{counts['timed']:,} timed. No set-up of the space takes less than {number(outcome.bound_s)} s (computation "
-        "alone)."
+        f"Tried: {counts['bounded']:,} bounded, {counts['estimated']:,} estimated{beside}, {counts['coarse']:,} by the "
+        f"coarse clock, {counts['timed']:,} timed. No set-up of the space takes less than {number(outcome.bound_s)} s "
+        "(computation alone)."
     )
 
 

@@ -275,6 +275,7 @@ class Estimates:
     overlaps_gradients: bool = True
     _stages: dict[Any, PipelineKinds] = dataclasses.field(default_factory=dict, init=False)
     _times: dict[Any, BlockTimes] = dataclasses.field(default_factory=dict, init=False)
+    _sent: dict[Any, MeanAllToAlls] = dataclasses.field(default_factory=dict, init=False)
     _head_blocks: float | None = dataclasses.field(default=None, init=False)
 
     def rows(self, degrees: SetUp) -> Iterator[Row]:
@@ -289,9 +290,30 @@ class Estimates:
                 own = candidate._replace(sharding=sharding)
                 yield Row(own, stages, *seconds).estimate(self.times(own), blocks)
 
+    def least_seconds(self, degrees: SetUp) -> float:
+        """Return the least of all estimates of these degrees, were every block as quick as what it must compute."""
+        first = self._first(degrees)
+        times = self.times(first)
+        stages = self._stages_of(first, times)
+        least = BlockTimes(times.least, 0.0, times.least, times.head)
+        own = pipeline_seconds(stages, least, degrees.pp, self.job.architecture.blocks, degrees.micro_batches)
+        return float(own.min(initial=math.inf))
+
+    def many(self, degrees: SetUp) -> int:
+        """Return the number of set-ups with these degrees."""
+        first = self._first(degrees)
+        kinds = len(self._stages_of(first, self.times(first)).kinds)
+        return kinds * len(dispatchers_of(self.job, degrees.ep)) * len(shardings_of(self.job, degrees))
+
+    def _first(self, degrees: SetUp) -> SetUp:
+        """Return the degrees with the first dispatcher that they may have."""
+        dispatcher, dispatch = dispatchers_of(self.job, degrees.ep)[0]
+        return degrees._replace(dispatcher=dispatcher, dispatch=dispatch, sharding="optimizer")
+
     def bound_seconds(self, degrees: SetUp, least: float = math.inf) -> float:
-        """Return seconds that no pipeline with these degrees is below, whatever its schedule, layout, overlap,
-        recomputation and traffic; `least` if their passes alone take that long.
+        """Return seconds that no pipeline with these degrees is below; `least` if their passes alone take that long.
+
+        They hold for every schedule, layout, overlap, dispatcher, sharding, recomputation and traffic.
 
         An iteration ends with its last stage, so it takes at least the mean over stages of what each must do alone:
 
@@ -303,15 +325,17 @@ class Estimates:
           the block that is ready last. Both are at least those of one block of the lighter kind, all blocks alike.
         - Its optimizer step: together, stages update every parameter, and replicas share at most all of its state.
         """
-        times = self.times(degrees._replace(sharding="optimizer"))
+        first = self._first(degrees)
+        times = self.times(first)
         passes_s = degrees.micro_batches * (self.job.architecture.blocks * times.least + times.head) / degrees.pp
         if passes_s >= least:
             return least
-        alone, own = shape_job(self.job, degrees._replace(sharding="optimizer")), self.job.workload(degrees)
-        rates = self.rates_of(alone, degrees.dispatcher)
+        alone, own = shape_job(self.job, first), self.job.workload(first)
+        rates = self.rates_of(alone, first.dispatcher)
         counts = alone.optimizer_step != "left-out"
         step_s = counts * step_bytes(alone, 0) / float(np.max(rates.memory_Bps)) + float(np.min(rates.fixed_s))
-        return min(least, passes_s + least_gradient_seconds(own, rates) + step_s)
+        each = (dataclasses.replace(own, sharding=sharding) for sharding in shardings_of(self.job, degrees))
+        return min(least, passes_s + step_s + min(least_gradient_seconds(job, rates) for job in each))
 
     def times(self, set_up: SetUp, sent: MeanAllToAlls | None = None) -> BlockTimes:
         """Return the seconds of a mean block; `sent`: its all-to-alls, None: those of evenly loaded experts."""
@@ -319,10 +343,16 @@ class Estimates:
         if key not in self._times:
             alone = shape_job(self.job, set_up)
             rates = self.rates_of(alone, set_up.dispatcher)
-            sent = even_all_to_alls(alone) if sent is None else sent
+            sent = self._even(alone) if sent is None else sent
             cores = self.cores_of(set_up.dispatcher)
             self._times[key] = block_times(alone, self.seconds_of(alone), rates, sent, cores)
         return self._times[key]
+
+    def _even(self, job: Workload) -> MeanAllToAlls:
+        key = job.ep, job.tp, job.gpus_per_server, job.dispatch
+        if key not in self._sent:
+            self._sent[key] = even_all_to_alls(job)
+        return self._sent[key]
 
     def _stages_of(self, degrees: SetUp, times: BlockTimes) -> PipelineKinds:
         if self._head_blocks is None:

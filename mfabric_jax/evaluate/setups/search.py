@@ -105,8 +105,9 @@ class SetUpSearch:
         self.degrees = list(degrees_of(self.job))
         if "overlap" not in self.job.stated and not self._passes_may_overlap():
             self.job = dataclasses.replace(self.job, stated=dict(self.job.stated) | {"overlap": "none"})
-        stages = "degrees", "estimated", "too_large", "not_run", "coarse", "timed"
+        stages = "degrees", "bounded", "estimated", "too_large", "not_run", "coarse", "timed"
         self.counts: dict[str, int] = dict.fromkeys(stages, 0)
+        self.counts["degrees"] = len(self.degrees)
         self.fitted: dict[Any, SetUp | None] = {}
         self.known_levels: dict[Any, list[str]] = {}
         self.rated_parts: dict[Any, list[tuple[float, float, float, str]]] = {}
@@ -201,7 +202,7 @@ class SetUpSearch:
         model = f"no set-up of {self.base.model.name} on {self.job.gpus:,} GPUs"
         if self.counts["not_run"] and self.job.frameworks != ANY_FRAMEWORK:
             return Misfit(f"{model} fits the memory and runs on {self.job.frameworks}; job.frameworks=any allows more.")
-        if not self.counts["estimated"]:
+        if not self.counts["bounded"]:
             return Misfit(f"{model} keeps to what is stated.")
         return Misfit(f"{model} fits {to_gigabytes(usable_bytes(self.job.gpu.memory_bytes)):,.0f} GB per GPU.")
 
@@ -225,21 +226,27 @@ class SetUpSearch:
     def _in_order(self, limit: CoarseLimit) -> Iterator[SetUp | None]:
         """Yield set-ups that fit, the least estimate first, and None while estimates are above the limit.
 
-        The estimates of a row become better in its turn: first for evenly loaded experts, then for the traffic of the
-        case, last by a few blocks of the usual clock, with what is recomputed.
+        Degrees get estimates once their bound is below the limit. The estimates of a row become better in its turn:
+        first for evenly loaded experts, then for the traffic of the case, last by a few blocks of the usual clock, with
+        what is recomputed.
         """
-        rows, blocks = self._rows(), self.job.architecture.blocks
-        stage = [EVEN] * len(rows)
-        queue: list[tuple[Any, ...]] = [
-            (row.seconds[0], number, 0, None) for number, row in enumerate(rows) if len(row.seconds)
-        ]
-        heapq.heapify(queue)
+        rows: list[Row] = []
+        stage: list[int] = []
+        queue = self._bounds()
         while queue:
             if queue[0][0] == math.inf:
                 return
             while queue[0][0] > limit.seconds:
                 yield None
             seconds, number, index, ready = heapq.heappop(queue)
+            if number < 0:
+                for row in self.ranking.rows(self.degrees[number]):
+                    if len(row.seconds):
+                        heapq.heappush(queue, (row.seconds[0], len(rows), 0, None))
+                        rows.append(row)
+                        stage.append(EVEN)
+                        self.counts["estimated"] += len(row.seconds)
+                continue
             row = rows[number]
             if ready is not None:
                 yield ready
@@ -247,7 +254,8 @@ class SetUpSearch:
                 self.counts["too_large"] += len(row.seconds)
             elif stage[number] < CLOCK:
                 stage[number] += 1
-                rows[number] = row = row.estimate(self._block_times(row.degrees, stage[number]), blocks)
+                times = self._block_times(row.degrees, stage[number])
+                rows[number] = row = row.estimate(times, self.job.architecture.blocks)
                 heapq.heappush(queue, (row.seconds[0], number, 0, None))
             else:
                 if index + 1 < len(row.seconds):
@@ -256,6 +264,17 @@ class SetUpSearch:
                     again_s = row.passes[index] * (self._recompute_factor(fitted) - 1)
                     heapq.heappush(queue, (seconds + again_s, number, index, fitted))
 
+    def _bounds(self) -> list[tuple[Any, ...]]:
+        """Return a heap of all degrees, numbered from -1 down, by seconds that no estimate of theirs is below."""
+        queue: list[tuple[Any, ...]] = []
+        for number, degrees in enumerate(self.degrees, -len(self.degrees)):
+            if self._weights_fit(degrees):
+                self.counts["bounded"] += self.ranking.many(degrees)
+                self.bound_s = self.ranking.bound_seconds(degrees, self.bound_s)
+                queue.append((self.ranking.least_seconds(degrees), number, 0, None))
+        heapq.heapify(queue)
+        return queue
+
     def _some_fit(self, row: Row, most: float) -> bool:
         """Whether any set-up of a row with an estimate up to `most` seconds fits; schedules need unlike memory."""
         if self.fit(row.degrees.plain) is not None:
@@ -263,18 +282,6 @@ class SetUpSearch:
         numbers = range(int(np.searchsorted(row.seconds, most, "right")))
         firsts = {(kind.schedule, kind.layout): kind for kind in map(row.set_up, reversed(numbers))}
         return any(self.fit(kind) is not None for kind in firsts.values())
-
-    def _rows(self) -> list[Row]:
-        rows: list[Row] = []
-        self.counts["degrees"] = len(self.degrees)
-        for degrees in self.degrees:
-            if self._weights_fit(degrees):
-                own = list(self.ranking.rows(degrees))
-                for row in own:
-                    self.bound_s = self.ranking.bound_seconds(row.degrees, self.bound_s)
-                rows += own
-        self.counts["estimated"] = sum(len(row.seconds) for row in rows)
-        return rows
 
     def _usable(self, set_up: SetUp) -> SetUp | None:
         """Return the set-up with the least recomputation that fits; None if none does or no framework runs it."""

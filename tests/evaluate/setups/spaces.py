@@ -7,6 +7,7 @@ from unittest import mock
 
 from mfabric_jax import Case, InputError
 from mfabric_jax.evaluate.resolving import resolve as resolving
+from mfabric_jax.evaluate.resolving.ranking import Row
 from mfabric_jax.evaluate.setups import found
 from mfabric_jax.evaluate.setups.search import SetUpSearch
 from mfabric_jax.workload.schedules import SCHEDULES
@@ -47,6 +48,11 @@ def asked(settings: dict[str, Any]) -> tuple[Case, OpenJob, str, Any]:
 
 def search_of(settings: dict[str, Any]) -> SetUpSearch:
     return SetUpSearch(*asked(settings)[:2])
+
+
+def rows_of(search: SetUpSearch) -> list[Row]:
+    """Return the estimates of all degrees of a search."""
+    return [row for degrees in search.degrees for row in search.ranking.rows(degrees)]
 
 
 def every(job: OpenJob, most_stages: int = 8) -> Iterator[SetUp]:

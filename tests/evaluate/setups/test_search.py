@@ -11,7 +11,7 @@ from mfabric_jax.timing.iteration import expert_load
 from mfabric_jax.traffic.dispatch import kept_share
 from mfabric_jax.workload.memory import fullest_stage, usable_bytes
 from tests.evaluate.setups import even
-from tests.evaluate.setups.spaces import LONG, SMALL, TIGHT, every, laid_out, search_of
+from tests.evaluate.setups.spaces import LONG, SMALL, TIGHT, every, laid_out, rows_of, search_of
 
 ROUNDED = 1e-5  # rows are in float32
 HEURISTIC = 1.01  # set-ups whose coarse time is this much above the best are not timed
@@ -63,7 +63,7 @@ def test_the_search_finds_the_least_of_all_set_ups(settings, fabric, least):
     assert found.seconds == pytest.approx(seconds[best], rel=1e-9), best.words
     assert found.seconds == pytest.approx(search.time(found.best), rel=1e-9)
     assert found.bound_s <= min(seconds.values()) * (1 + ROUNDED)
-    bounds = {row.degrees: search.ranking.bound_seconds(row.degrees) for row in search._rows()}
+    bounds = {row.degrees: search.ranking.bound_seconds(row.degrees) for row in rows_of(search)}
     for one, time_s in seconds.items():
         row = one.plain._replace(recompute="none")
         assert bounds[row] <= time_s * (1 + ROUNDED), one.words
@@ -106,7 +106,7 @@ BOUNDED = {
 def test_no_set_up_takes_less_than_the_bound(name):
     settings, some = BOUNDED[name]
     search = search_of(settings | {"network.fabric": "fat-tree"})
-    rows = search._rows()
+    rows = rows_of(search)
     bounds = {row.degrees: search.ranking.bound_seconds(row.degrees) for row in rows}
     seconds = timed(search, some)
     assert len(seconds) >= 4
@@ -116,19 +116,32 @@ def test_no_set_up_takes_less_than_the_bound(name):
     print(f"{name}: {len(below)} set-ups, bound at most {max(below.values()):.3f} of the time")
 
 
+@pytest.mark.parametrize("fabric", ["fat-tree", "mfabric"])
+def test_no_estimate_is_below_what_degrees_must_compute(fabric):
+    search = search_of(SMALL | {"network.fabric": fabric, "job.overlap": "passes", "job.passes.comm_cores": 0.1})
+    counted, least = 0, {}
+    for row in rows_of(search):
+        degrees = row.degrees._replace(dispatcher="nccl", dispatch="per-expert", sharding="optimizer")
+        least[degrees] = search.ranking.least_seconds(degrees)
+        assert least[degrees] <= row.seconds.min(initial=np.inf) * (1 + ROUNDED)
+        counted += len(row.stages.kinds)
+    assert counted == sum(map(search.ranking.many, least)) > 0
+    assert max(least.values()) < np.inf
+
+
 def test_the_bound_is_nearly_reached_where_nothing_waits():
     # One EP rank and one stage send nothing; gradients overlap with all but the last block.
     alone = {f"job.parallel.{name}": 1 for name in ("tp", "ep", "cp")}
     settings = SMALL | alone | {"gpu.memory_gigabytes": 400.0, "job.sharding": "optimizer", "job.parallel.gpus": 2}
     settings |= {"job.batch.global_batch": 512}
     search = search_of(settings | {"network.fabric": "fat-tree", "compute.experts": "balanced"})
-    (row,) = (row for row in search._rows() if (row.degrees.pp, row.degrees.micro_batch) == (1, 4))
+    (row,) = (row for row in rows_of(search) if (row.degrees.pp, row.degrees.micro_batch) == (1, 4))
     bound, seconds = search.ranking.bound_seconds(row.degrees), search.time(row.degrees)
     assert 0.99 * seconds < bound <= seconds * (1 + ROUNDED)
     left_out = search_of(
         settings | {"network.fabric": "fat-tree", "compute.experts": "balanced", "job.optimizer_step": False}
     )
-    (other,) = (other for other in left_out._rows() if other.degrees == row.degrees)
+    (other,) = (other for other in rows_of(left_out) if other.degrees == row.degrees)
     assert bound - left_out.ranking.bound_seconds(other.degrees) == pytest.approx(
         seconds - left_out.time(row.degrees), rel=1e-2
     )
@@ -155,7 +168,7 @@ def test_a_schedule_may_fit_where_1f1b_does_not():
     settings |= {"job.parallel.pp": 2, "job.dispatcher": "nccl", "network.fabric": "fat-tree"}
     search = search_of(SMALL | dense | settings)
     assert search.find().best.schedule == "zb-v"
-    assert all(search.fit(row.degrees.plain) is None for row in search._rows())
+    assert all(search.fit(row.degrees.plain) is None for row in rows_of(search))
 
 
 def test_what_is_found_is_never_slower_than_what_the_search_starts_from(monkeypatch):
@@ -187,7 +200,7 @@ def test_parameters_are_gathered_from_the_replicas_of_a_stage():
 def test_stated_cores_that_communicate_hold_for_every_clock():
     stated = search_of(SMALL | {"network.fabric": "fat-tree", "job.overlap": "passes", "job.passes.comm_cores": 0.3})
     usual = search_of(SMALL | {"network.fabric": "fat-tree", "job.overlap": "passes"})
-    row = next(row for row in stated._rows() if row.degrees.ep == 4 and row.degrees.pp == 1 and len(row.seconds))
+    row = next(row for row in rows_of(stated) if row.degrees.ep == 4 and row.degrees.pp == 1 and len(row.seconds))
     set_up = row.set_up(0)
     assert stated.coarse(set_up) / usual.coarse(set_up) == pytest.approx(
         stated.time(set_up) / usual.time(set_up), rel=0.02
