@@ -302,9 +302,10 @@ def test_words_and_cases_are_checked_and_shown_without_jax(tmp_path):
 
 
 APPS = {  # what outside of an app may import it: its commands
-    "failures": {"failures"},
+    "failures": {"buy", "failures"},
     "graphs": {"export", "jobs", "replay", "traffic"},
     "learning": {"evaluate", "policies", "train"},
+    "purchase": {"buy"},
     "recordings": {"calibrate", "calibrate_nccl", "traces", "traces_study"},
     "serving": {"serve", "serve_sentences", "validate"},
     "setups": {"setup"},

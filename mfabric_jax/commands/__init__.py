@@ -10,6 +10,7 @@ COMMANDS = {  # by name, with a description
     "compare": "compare fabrics for MoE training: iteration time, cost, performance per dollar",
     "calibrate": "fit computation rates to published times; calibrate nccl: latency and bandwidth to measured ones",
     "setup": "search the set-up that trains a model fastest or on the fewest GPUs: degrees, schedule, dispatch",
+    "buy": "rank networks for several jobs: dollars with failures, prices that change the answer, as one page",
     "failures": "simulate a broken NIC, link, switch, GPU or server, and its cost",
     "cluster": "simulate one iteration's flows on a whole cluster, and the links that hold them back",
     "jobs": "simulate jobs on shared links: fair sharing, CASSINI's time shifts, MLTCP's weights, best shifts",
@@ -36,7 +37,7 @@ COMMANDS = {  # by name, with a description
 }
 OF_CASES = {  # commands whose `run` takes cases
     *("show", "compare", "timeline", "export", "traffic", "failures", "sweep", "calibrate", "traces study"),
-    *("cluster", "draw", "replay", "serve", "setup"),
+    *("cluster", "draw", "replay", "serve", "setup", "buy"),
 }
 TWO_WORDS = {*(name for name in OF_CASES if " " in name), "calibrate nccl", "traces place"}
 STATUS = {  # exit statuses and their meaning

@@ -88,6 +88,7 @@ class NetworkOf(eqx.Module):
             "fixed_s": self.fixed_s,
             "tp_over": shares.tp_nvlink / shares.ring_nvlink,
             "beside": shares.beside,
+            "ring_cores": shares.ring_cores,
             "counts_s": shares.counts_s,
         }
         if group.reconfigures or group.phases:

@@ -80,8 +80,9 @@ def _labels(rows: Rows, specs: Sequence[TableColumn], printed: list[list[str]], 
     return best
 
 
-def ranking_cells(ranking: Ranking) -> list[list[str]]:
-    return [_column_cells(ranking.lines, TableColumn(name)) for name in ranking.lines[0]]
+def cells_of(lines: Rows) -> list[list[str]]:
+    """Return the cells of every column of a few lines, with its name first."""
+    return [_column_cells(lines, TableColumn(name)) for name in lines[0]]
 
 
 def comparison(rows: Rows) -> str:

@@ -196,4 +196,4 @@ def _on_paths(
 
 def _load(hops: np.ndarray, share: np.ndarray, size: Float[np.ndarray, "F"], links: int) -> Float[np.ndarray, "L"]:
     there = hops >= 0
-    return np.bincount(hops[there], (share * size[:, None])[there], minlength=links)
+    return np.bincount(hops[there], (share * size[:, None])[there], minlength=links).astype(float)

@@ -61,6 +61,7 @@ class FabricRates(NamedTuple):
       the last. Where two passes run together, the last rank computes longer by `counts_s`, which nothing hides.
     - `tp_over`: bandwidth of tensor-parallel collectives over `nvlink_Bps`.
     - `beside`: seconds of transfers beside computation over those alone, where two passes run together.
+    - `ring_cores`: part of a GPU's cores that gathers and scatters sharded parameters beside computation.
     - `fixed_s`: of an iteration, which nothing hides.
     - `eps_Bps`, `send_Bps`: a server, for gradients and for sends to the next stage; () or [P].
     - `delay_s`: reconfiguration; `each_s`: further delay for each new circuit; `latency_s`: propagation.
@@ -84,6 +85,7 @@ class FabricRates(NamedTuple):
     tp_over: Float[Array, ""] | float = 1.0
     beside: Float[Array, ""] | float = 1.0
     fixed_s: Float[Array, ""] | float = 0.0
+    ring_cores: Float[Array, ""] | float = 0.0
 
     @property
     def step_s(self) -> Float[Array, "..."] | float:
@@ -482,7 +484,8 @@ def _rings(workload: Workload, rates, compute: BlockCompute) -> Array:
 
 
 def _parameters(workload: Workload, rates, compute: BlockCompute) -> Array:
-    """Return the seconds of parameter gathers and gradient scatters that a block's computation does not hide."""
+    """Return the seconds by which parameter gathers and gradient scatters lengthen a block: what its computation does
+    not hide, or what it takes longer on the cores that are left to it."""
     fetched = workload.gathered_bytes if workload.sharding == "parameters" else 0
     again, back = recomputed_of(workload.recompute), backward_of(compute)
     forward = compute.attention_s, compute.moe_s, compute.dense_s
@@ -494,10 +497,10 @@ def _parameters(workload: Workload, rates, compute: BlockCompute) -> Array:
     before = []
     passes = (fetched, forward), (fetched + workload.grad_bytes, backward)
     for bytes_each, (attention_s, *inner) in passes:
-        waits = [
-            xp.maximum(_half(workload, rates, kind, bytes_each) - attention_s - inner_s, 0)
-            for kind, inner_s in zip((True, False), inner, strict=True)
-        ]
+        waits = []
+        for kind, inner_s in zip((True, False), inner, strict=True):
+            ring_s = _half(workload, rates, kind, bytes_each)
+            waits.append(xp.maximum(ring_s - attention_s - inner_s, rates.ring_cores * ring_s))
         before.append(xp.where(moe, *map(_column, waits)) * float(bytes_each > 0))
     return _each_block(workload, before=tuple(before))
 

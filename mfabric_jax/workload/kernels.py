@@ -206,6 +206,7 @@ class BandwidthShares(NamedTuple):
     - `counts_s`: seconds for which early ranks wait for the last one before a dispatch; dropless ones exchange sizes.
     - `cores`: fraction of a GPU's cores that an all-to-all uses.
     - `beside`: seconds of all-to-alls beside computation over those alone.
+    - `ring_cores`: fraction of a GPU's cores that a ring uses: NCCL's.
     """
 
     nic: float = 1.0
@@ -217,6 +218,7 @@ class BandwidthShares(NamedTuple):
     counts_s: float = 0.0
     cores: float = 0.0
     beside: float = 1.0
+    ring_cores: float = 0.0
 
     def slow_down(self, factor: float) -> "BandwidthShares":
         """Return the shares with which communication takes `factor` times as long."""
@@ -247,6 +249,7 @@ def shares_of(servers: int, dispatcher: str, how: str = "usual", path: str | Non
         counts_s=float(units.us(every["counts"]["us"][column])),
         cores=family["cores"],
         beside=family.get("beside", 1.0),
+        ring_cores=known["nccl"]["cores"],
     )
 
 

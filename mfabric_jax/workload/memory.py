@@ -6,7 +6,7 @@ gated product, and recomputation (formula: docs/models.md). Ranks receive even l
 """
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mfabric_jax import units
 from mfabric_jax.workload.parallel import SHARDING, Workload
@@ -102,6 +102,30 @@ def kept_bytes(workload: Workload) -> tuple[float, float]:
     """Return the bytes per token that a block with experts and one without keep for their backward pass."""
     gpus = _OnGpus(workload, None)
     return gpus.attention + gpus.moe.bytes_at(1.0), gpus.attention + gpus.dense
+
+
+def least_bytes(workload: Workload, blocks: Any, copies: Any, held: Any, load: float = 1.0) -> Any:
+    """Return the bytes [K] that a GPU of a stage needs at least.
+
+    - `blocks`, `copies` [K]: of the stage in one copy of the model, and copies, which share the optimizer's state.
+    - `held` [K]: blocks of passes whose activations it keeps; `load`: of its fullest rank, over an even load.
+
+    Of the kinds of blocks, the one that needs less counts; words and buffers do not.
+    """
+    gpus, model = _OnGpus(workload, None), workload.architecture
+    states = MASTER_BYTES + 2 * workload.moment_bytes
+    each = workload.weight_bytes * (workload.sharding != "parameters")
+    each += workload.accumulated_bytes * (workload.sharding in ("none", "optimizer"))
+    inner = [gpus.moe.bytes_at(load), gpus.dense]
+    there = [bool(model.moe_blocks), len(model.moe_blocks) < model.blocks]
+    weights, optimizer, kept = [], [], []
+    for params, inside, some in zip(gpus.kinds, inner, there, strict=True):
+        if some:
+            dense, expert = params.dense / workload.attention_tp, params.expert / workload.tp
+            weights.append(each * (dense + expert))
+            optimizer.append(states * _optimizer_params(workload, dense, expert))
+            kept.append(gpus.attention + inside)
+    return blocks * (copies * min(weights) + min(optimizer)) + held * gpus.tokens * min(kept)
 
 
 class _OnGpus:

@@ -29,6 +29,7 @@ IN_FRAMEWORKS = ("1f1b", "interleaved")  # schedules to search; those of GPipe t
 SIMULATED = (*IN_FRAMEWORKS, "zb-h1", "zb-v", "dualpipe")
 LATER_SHARDING = ("gradients", "parameters")
 MOST_SHARDED_STAGES = 2  # ZeRO-2 and -3 exchange weights or gradients for every micro-batch, so pipelines stay short
+SHARDED_IN_FRAMEWORKS = 1  # stages on which frameworks run ZeRO-2 and -3
 
 
 class SetUp(NamedTuple):
@@ -197,7 +198,8 @@ def kinds_of(job: OpenJob, degrees: SetUp) -> Iterator[SetUp]:
 
 def shardings_of(job: OpenJob, kind: SetUp) -> Sequence[str]:
     """Return what replicas may shard under a schedule."""
-    later = kind.overlap == "none" and not SCHEDULES[kind.schedule].splits and kind.pp <= MOST_SHARDED_STAGES
+    most = MOST_SHARDED_STAGES if job.frameworks == ANY_FRAMEWORK else SHARDED_IN_FRAMEWORKS
+    later = kind.overlap == "none" and not SCHEDULES[kind.schedule].splits and kind.pp <= most
     return job.some("sharding", ("optimizer", *LATER_SHARDING) if later else ("optimizer",))
 
 

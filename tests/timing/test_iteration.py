@@ -504,6 +504,18 @@ def test_parameters_that_are_gathered_by_hand():
     np.testing.assert_array_equal(reduce_seconds(dataclasses.replace(SHARED, sharding="parameters")), 0)
 
 
+def test_blocks_compute_longer_beside_rings_on_the_cores_that_are_left():
+    seconds = BlockSeconds(1e3, 1e3, 1e3)  # hides all rings
+    workload = dataclasses.replace(SHARED, sharding="parameters")
+    found = alone(workload, seconds, latency_s=0.01, ring_cores=0.25)["dp"]
+    where = places(workload)
+    for moe, dense, expert in ((True, MOE_BLOCK, 3e6), (False, DENSE_BLOCK, 0)):
+        here = (where.layer >= 0) == moe
+        gather, scatter = half_ring(2.0 * dense, 2.0 * expert), half_ring(1002.0 * dense, 1002.0 * expert)
+        want = 0.25 * np.where(where.backward, scatter, gather)[here]
+        np.testing.assert_allclose(found[here][:, 0], want, rtol=RTOL)
+
+
 @pytest.mark.parametrize(("recompute", "attention", "inner"), [("none", 2, 2), ("attention", 3, 2), ("block", 3, 3)])
 @pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", 1), ("gpipe", 1), ("interleaved", 2)])
 def test_parameters_are_hidden_by_all_that_a_block_computes(schedule, chunks, recompute, attention, inner):

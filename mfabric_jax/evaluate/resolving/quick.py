@@ -180,6 +180,7 @@ class NominalRates(NamedTuple):
     counts_s: float
     memory_Bps: float = math.inf
     fixed_s: float = 0.0
+    ring_cores: float = 0.0
 
 
 def nominal_rates(job: Workload, gpu: Gpu, dispatcher: str) -> NominalRates:
@@ -195,5 +196,6 @@ def nominal_rates(job: Workload, gpu: Gpu, dispatcher: str) -> NominalRates:
         inside_Bps=gpu.nvlink * shares.nvlink,
         tp_over=shares.tp_nvlink / shares.ring_nvlink,
         beside=shares.beside,
+        ring_cores=shares.ring_cores,
         counts_s=shares.counts_s,
     )

@@ -18,7 +18,7 @@ from mfabric_jax.workload.layout import places_of
 from mfabric_jax.workload.memory import step_bytes
 from mfabric_jax.workload.parallel import Workload
 from mfabric_jax.workload.recompute import recomputed_of
-from mfabric_jax.workload.schedules import SCHEDULES, PipelineShape
+from mfabric_jax.workload.schedules import SCHEDULES, PipelineShape, passes_in_memory
 from mfabric_jax.workload.space import (
     ANY_FRAMEWORK,
     LATER_SHARDING,
@@ -146,7 +146,7 @@ def gather_seconds(job: Workload, seconds: BlockSeconds, rates: Any) -> tuple[fl
             if behind:
                 each = of_attention, (inner[1], again.inner)
                 hidden_s = sum(of.inputs + of.weights + repeated * of.again for of, repeated in each)
-            mean += part * max(0.0, float(sent_s - hidden_s))
+            mean += part * max(float(rates.ring_cores) * sent_s, float(sent_s - hidden_s))
         waits.append(mean)
     return waits[0], waits[1]
 
@@ -183,6 +183,8 @@ class PipelineKinds(NamedTuple):
     chunks: np.ndarray  # of a stage whose gradients become ready one after the other
     plain: np.ndarray  # whether passes neither overlap nor leave gradients of weights to others
     alone: np.ndarray  # part of the passes of the first stage that no other pass overlaps
+    first: np.ndarray  # blocks of the first stage, in one copy of the model
+    held: np.ndarray  # blocks of passes whose activations the first stage holds at once; 0: not counted
 
 
 def stages_of(job: OpenJob, degrees: SetUp, head_blocks: float, predicted: int) -> PipelineKinds:
@@ -203,6 +205,7 @@ def stages_of(job: OpenJob, degrees: SetUp, head_blocks: float, predicted: int) 
             warm = min(1.0, order.warm_up(0, shape) / (kind.micro_batches * kind.chunks))
         elif shape.overlap:
             warm = min(1.0, kind.pp / 2 / kind.micro_batches)
+        passes = passes_in_memory(kind.schedule, 0, shape, kind.chunks) if order.warm_up is not None else ()
         for layout in job.some("layout", layouts):
             try:
                 sizes = places_of(layout, blocks, predicted, kind.pp * kind.chunks)
@@ -212,8 +215,22 @@ def stages_of(job: OpenJob, degrees: SetUp, head_blocks: float, predicted: int) 
             last = next(blocks for blocks, own in zip(held, places, strict=True) if len(sizes) - 1 in own)
             kinds.append(kind._replace(layout=layout))
             bubble = order.bubble(shape) * (BESIDE_BUBBLE if shape.overlap else 1)
-            numbers.append((max(held), last, bubble, order.copies, shape.overlap, parts, plain, warm))
-    columns = np.array(numbers, float).reshape(-1, 8).T
+            first = [sizes[number] for number in places[0][: kind.chunks]]
+            in_memory = sum(many * size for many, size in zip(passes, first, strict=False))
+            own_numbers = (
+                max(held),
+                last,
+                bubble,
+                order.copies,
+                shape.overlap,
+                parts,
+                plain,
+                warm,
+                sum(first),
+                in_memory,
+            )
+            numbers.append(own_numbers)
+    columns = np.array(numbers, float).reshape(-1, len(PipelineKinds._fields) - 1).T
     return PipelineKinds(tuple(kinds), *columns)
 
 
@@ -229,6 +246,7 @@ class Row(NamedTuple):
 
     - `gradients`: seconds of gradients of one copy of the model; `hidden`: of them, beside one backward pass.
     - `passes`: part of `seconds` in passes and the bubble.
+    - `fits`: which kinds may fit [K]; True: all.
     """
 
     degrees: SetUp
@@ -238,6 +256,7 @@ class Row(NamedTuple):
     seconds: np.ndarray = NOTHING
     passes: np.ndarray = NOTHING
     order: np.ndarray = NOTHING
+    fits: np.ndarray | bool = True
 
     def estimate(self, times: BlockTimes, blocks: int) -> "Row":
         """Return the row with estimates for these seconds of a block."""
@@ -250,6 +269,7 @@ class Row(NamedTuple):
         seconds = passes + np.maximum(first, last)
         if own.sharding in LATER_SHARDING:
             seconds = np.where(stages.plain > 0, seconds, np.inf)
+        seconds = np.where(self.fits, seconds, np.inf)
         order = np.argsort(seconds, kind="stable")
         order = order[np.isfinite(seconds[order])]
         return self._replace(seconds=seconds[order], passes=passes[order], order=order)

@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.resolving.resolved import Hardware, Resolved
+from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.parts_list import PartsTable
-from mfabric_jax.fabric.registry import no_price, site_cost, site_watts
+from mfabric_jax.fabric.registry import no_price, site_cost, site_table, site_watts
+from mfabric_jax.fabric.site import FabricSite
 from mfabric_jax.support.bands import HIGH, LOW, LOW_PORTS, LOW_PORTS_NETWORK, QUOTED
 from mfabric_jax.support.columns import Column, Columns
 from mfabric_jax.workload import Workload
@@ -80,21 +83,53 @@ def bill_of(settings: Hardware, job: Any, nic_gbps: Any, parts: PartsTable | Non
     - `nic_gbps`, `ports` (fields of `FabricSite` that override the settings): may be arrays.
     """
     parts, gpu, on = parts or settings.parts, settings.server, settings.fabric
-    built, share = on.physical_gpus(gpu), on.share_of(gpu, job.gpus_per_server)
-    site = dataclasses.replace(settings.site_of(job), gpus_per_server=built, **ports)
-    site = site if on.domain_gpus is None else dataclasses.replace(site, nics=built)  # one NIC per GPU
+    site, share = _site_and_share(settings, job, ports)
     usd = multiply(site_cost(on, site, nic_gbps, parts.prices), share)
     watts = multiply(site_watts(on, site, nic_gbps, parts.watts), share)
-    switches_of = on.about.optics.switches
-    if parts.ocs is not None and switches_of is not None and not site.panels:
-        switches = share * parts.ocs.switches(*switches_of(site))
-        usd = add(usd, multiply(switches, parts.ocs.usd or 0))
-        watts = add(watts, multiply(switches, parts.ocs.watts or 0))
+    switches_usd, switches_watts = _whole_switches(parts, on, site, share)
+    usd, watts = add(usd, switches_usd), add(watts, switches_watts)
     server, paid = parts.server_of(gpu.name), on.paid_gpus(gpu, job)
     servers = paid / server.gpus
     gpu_usd = multiply(paid, usd_of_gpu(settings, parts))
     rest_usd, rest_watts = multiply(servers, server.usd), multiply(servers, server.watts)
     return Bill(usd, add(usd, gpu_usd, rest_usd), watts, add(watts, multiply(job.gpus, gpu.watts), rest_watts))
+
+
+def bill_by_part(settings: Hardware, job: Any, nic_gbps: float) -> dict[str, float]:
+    """Return the dollars of a cluster by the part that they buy; together they are the `cluster_usd` of `bill_of`.
+
+    Parts are those of `Prices`, "ocs" (whole optical switches), "gpus" and "servers". Raise `InputError` if the price
+    of one is unknown.
+    """
+    parts, gpu, on = settings.parts, settings.server, settings.fabric
+    site, share = _site_and_share(settings, job, {})
+    usd: dict[str, Any] = {}
+    for row in site_table(on, site, nic_gbps, parts.prices):
+        usd[row["part"]] = add(usd.get(row["part"], 0.0), multiply(row["usd"], share * site.servers))
+    usd["ocs"], _ = _whole_switches(parts, on, site, share)
+    server, paid = parts.server_of(gpu.name), on.paid_gpus(gpu, job)
+    usd["gpus"] = multiply(paid, usd_of_gpu(settings))
+    usd["servers"] = multiply(paid / server.gpus, server.usd)
+    if unknown := [part for part, each in usd.items() if each is None]:
+        raise InputError(f"{on.name} has no price of {', '.join(unknown)}; give it in network.prices.")
+    return {part: float(each) for part, each in usd.items() if each}
+
+
+def _site_and_share(settings: Hardware, job: Any, ports: Mapping[str, Any]) -> tuple[FabricSite, Any]:
+    """Return the site that a job is built on, and its share of the servers or domains."""
+    gpu, on = settings.server, settings.fabric
+    built, share = on.physical_gpus(gpu), on.share_of(gpu, job.gpus_per_server)
+    site = dataclasses.replace(settings.site_of(job), gpus_per_server=built, **ports)
+    return site if on.domain_gpus is None else dataclasses.replace(site, nics=built), share  # one NIC per GPU
+
+
+def _whole_switches(parts: PartsTable, on: Fabric, site: FabricSite, share: Any) -> tuple[Any, Any]:
+    """Return dollars and watts of whole optical switches; 0 if none is named, or none is built."""
+    switches_of = on.about.optics.switches
+    if parts.ocs is None or switches_of is None or site.panels:
+        return 0, 0
+    count = share * parts.ocs.switches(*switches_of(site))
+    return count * (parts.ocs.usd or 0), count * (parts.ocs.watts or 0)
 
 
 def usd_of_gpu(settings: Hardware, parts: PartsTable | None = None) -> float | None:

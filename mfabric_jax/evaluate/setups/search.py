@@ -14,7 +14,7 @@ import numpy as np
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.evaluate.problem import problem_of
-from mfabric_jax.evaluate.resolving.ranking import BlockTimes, Estimates, Row
+from mfabric_jax.evaluate.resolving.ranking import BlockTimes, Estimates, Row, least_load
 from mfabric_jax.evaluate.resolving.resolve import Resolved, resolve
 from mfabric_jax.evaluate.resolving.traffic import draw_loads
 from mfabric_jax.evaluate.setups.blocks import BESIDE, MeanBlockTimes, Sample
@@ -22,7 +22,7 @@ from mfabric_jax.evaluate.setups.coarse import coarse_seconds
 from mfabric_jax.evaluate.solving import solve, times_of
 from mfabric_jax.units import to_gigabytes
 from mfabric_jax.workload.frameworks import obstacle
-from mfabric_jax.workload.memory import fullest_stage, kept_bytes, usable_bytes
+from mfabric_jax.workload.memory import fullest_stage, kept_bytes, least_bytes, usable_bytes
 from mfabric_jax.workload.recompute import PARTS, recomputed_of
 from mfabric_jax.workload.schedules import BACKWARD, FORWARD
 from mfabric_jax.workload.space import (
@@ -182,8 +182,10 @@ class SetUpSearch:
             family = *set_up.shape, set_up.pp, set_up.dispatcher, set_up.schedule, set_up.overlap, again
             if coarse_s * self.later.get(family, 0.0) > NEAR * self.best_s:
                 continue
-            if (exact := self._fitting(set_up)) is not None:
-                seconds = self.times[exact]
+            exact = self._fitting(set_up)
+            if exact is None or (exact != set_up and (coarse_s := self.coarse(exact)) > NEAR * self.best_s):
+                continue
+            if (seconds := self._time(exact)) < math.inf:
                 timed.append((seconds, coarse_s, exact))
                 self.later[family] = min(self.later.get(family, math.inf), seconds / coarse_s)
                 self.best_s = min(self.best_s, seconds)
@@ -240,7 +242,7 @@ class SetUpSearch:
                 yield None
             seconds, number, index, ready = heapq.heappop(queue)
             if number < 0:
-                for row in self.ranking.rows(self.degrees[number]):
+                for row in map(self._without_too_large, self.ranking.rows(self.degrees[number])):
                     if len(row.seconds):
                         heapq.heappush(queue, (row.seconds[0], len(rows), 0, None))
                         rows.append(row)
@@ -274,6 +276,21 @@ class SetUpSearch:
                 queue.append((self.ranking.least_seconds(degrees), number, 0, None))
         heapq.heapify(queue)
         return queue
+
+    def _without_too_large(self, row: Row) -> Row:
+        """Return a row without the kinds whose first stage alone is too large, whatever is recomputed."""
+        stages, own = row.stages, row.degrees
+        fits = np.zeros(len(stages.kinds), bool)
+        for beside in (False, True):
+            some = stages.overlaps == beside
+            levels = self.levels(own._replace(overlap="passes" if beside else "none")) if some.any() else ()
+            if levels:
+                job = self.job.workload(own._replace(recompute=levels[-1]))
+                size = least_bytes(job, stages.first, stages.copies, stages.held, least_load(job))
+                fits |= some & (size <= LOOSE * self.room)
+        self.counts["too_large"] += len(row.seconds) - int(fits[row.order].sum())
+        kept = fits[row.order]
+        return row._replace(fits=fits, **{name: getattr(row, name)[kept] for name in ("seconds", "passes", "order")})
 
     def _some_fit(self, row: Row, most: float) -> bool:
         """Whether any set-up of a row with an estimate up to `most` seconds fits; schedules need unlike memory."""
@@ -348,17 +365,17 @@ class SetUpSearch:
         return float(np.mean(times_of(problem, solve(problem)).iteration_s))
 
     def _fitting(self, set_up: SetUp) -> SetUp | None:
-        """Return the set-up, timed, with the least recomputation that fits the traffic of the case."""
+        """Return the set-up with the least recomputation that fits the traffic of the case and runs."""
         levels = self.levels(set_up)
-        for level in levels[max(0, levels.index(set_up.recompute) - 1) :]:  # sampled loads may be too high
+        for level in levels[levels.index(set_up.recompute) :]:
             candidate = set_up._replace(recompute=level)
-            if self._runs(candidate) and self._fits_exactly(candidate) and self._time(candidate) < math.inf:
+            if self._runs(candidate) and self._fits_exactly(candidate):
                 return candidate
         return None
 
     # ------------------------------------------------------------------------------------------------------- memory
     def fit(self, set_up: SetUp) -> SetUp | None:
-        """Return the set-up with the least recomputation that fits its sampled traffic; None: it never does."""
+        """Return the set-up with the least recomputation that may fit, by its sampled traffic; None: it never does."""
         key = set_up._replace(dispatcher="nccl", dispatch="per-expert")
         if key not in self.fitted:
             self.fitted[key] = self._fit(key)
@@ -369,11 +386,11 @@ class SetUpSearch:
         levels, loads = self.levels(set_up), (self.blocks.load(set_up),) * set_up.pp
         some = {0, 1, set_up.pp // 2, set_up.pp - 1} & {*range(set_up.pp)}  # the fullest is nearly always one of these
 
-        def fits(level: str, times: float = 1.0) -> bool:
+        def fits(level: str) -> bool:
             job = self.job.workload(set_up._replace(recompute=level))
-            return fullest_stage(job, loads, some)[1].total <= times * self.room
+            return fullest_stage(job, loads, some)[1].total <= LOOSE * self.room
 
-        if not levels or not fits(levels[-1], LOOSE):
+        if not levels or not fits(levels[-1]):
             return None
         first, last = -1, len(levels) - 1  # levels keep less and less
         while last - first > 1:

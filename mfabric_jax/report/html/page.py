@@ -15,11 +15,13 @@ from mfabric_jax.report.html import panels
 from mfabric_jax.report.html.panels import bullets, join_names, tag, words
 from mfabric_jax.report.ranking import MOST_OF_PAGE, Ranking, not_ranked, rankings
 from mfabric_jax.report.row_remarks import job_words, remarks
-from mfabric_jax.report.tables import ranking_cells
+from mfabric_jax.report.tables import cells_of
 from mfabric_jax.support.atomic import check_file, replacing, suffix
 
 EXTENSIONS = (".html",)
 PICTURES = {".png": "image/png", ".svg": "image/svg+xml"}
+NUMBERS = ("over best", "with failures", "share")  # columns of numbers that are written with words
+Answer = str | Sequence[Mapping[str, Any]]  # a sentence, or the lines of a table
 _OPEN = 300  # a table of more cells is folded
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _MADE = {
@@ -40,12 +42,12 @@ def html_report(
     path: str | Path,
     pictures: str | Path | None = None,
     title: str | None = None,
-    answers: Mapping[str, Sequence[str]] | None = None,
+    answers: Mapping[str, Sequence[Answer]] | None = None,
 ) -> Path:
     """Write an HTML page of any rows and their effective configuration, and return its path.
 
     The write is atomic. The same rows give the same bytes. `pictures`: a folder whose .png and .svg files go into the
-    page. `answers`: sentences by heading, at the top of the page.
+    page. `answers`: sentences and tables by heading, at the top of the page.
     """
     path = Path(path)
     suffix("report", path, EXTENSIONS)
@@ -85,11 +87,11 @@ def _page(
     effective: Mapping[str, Any],
     folder: str | Path | None,
     title: str | None,
-    answers: Mapping[str, Sequence[str]],
+    answers: Mapping[str, Sequence[Answer]],
 ) -> str:
     title = _text(title or _title(rows, effective))
     unknown = tag("p", "No configuration is stored beside these rows.", class_="note")
-    sections = [_section(words(heading), bullets(sentences)) for heading, sentences in answers.items()]
+    sections = [_section(words(heading), *map(_answer, parts)) for heading, parts in answers.items()]
     sections += [_section("Summary", summary(rows, effective)), _section("Charts", panels.section(rows, effective))]
     if folder is not None:
         sections.append(_section("Pictures", tag("div", *map(_picture, _pictures_in(folder)), class_="pictures")))
@@ -136,19 +138,27 @@ def summary(rows: Rows, effective: Mapping[str, Any]) -> str:
 
 
 def _ranking(model: str, ranking: Ranking) -> str:
-    columns = ranking_cells(ranking)
-    number = {name: any(isinstance(line[name], float) for line in ranking.lines) for name in ranking.lines[0]}
-    kinds = ["number" if number[name] or name == "over best" else None for name in ranking.lines[0]]
-    head, *body = zip(*columns, strict=True)
+    heading = tag("h3", words(f"{model}: " if model else "", f"best by {ranking.by}"))
+    conclusion = tag("p", words(ranking.conclusion))
+    return heading + conclusion + _lines(ranking.lines) + bullets(ranking.remarks)
+
+
+def _lines(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table of a few lines."""
+    number = {name: any(isinstance(line[name], float) for line in lines) for name in lines[0]}
+    kinds = ["number" if number[name] or name in NUMBERS else None for name in lines[0]]
+    head, *body = zip(*cells_of(lines), strict=True)
     titles = [tag("th", words(text.strip()), scope="col", class_=kind) for text, kind in zip(head, kinds, strict=True)]
-    lines = [
+    rows = [
         tag("tr", *(tag("td", words(text.strip()), class_=kind) for text, kind in zip(cells, kinds, strict=True)))
         for cells in body
     ]
-    table = tag("table", tag("thead", tag("tr", *titles)), tag("tbody", *lines), class_="ranking")
-    heading = tag("h3", words(f"{model}: " if model else "", f"best by {ranking.by}"))
-    conclusion = tag("p", words(ranking.conclusion))
-    return heading + conclusion + tag("div", table, class_="wide") + bullets(ranking.remarks)
+    table = tag("table", tag("thead", tag("tr", *titles)), tag("tbody", *rows), class_="ranking")
+    return tag("div", table, class_="wide")
+
+
+def _answer(part: Answer) -> str:
+    return bullets([part]) if isinstance(part, str) else _lines(part)
 
 
 def _contents(rows: Rows) -> str:

@@ -1,0 +1,125 @@
+"""Offers: networks that are for sale, with what every job costs on each of them.
+
+A job is a combination of values that say what is trained; a network, one of values that say on what. All jobs count
+alike: of each job, dollars are divided by those of its best network, and an offer's number is the mean over jobs.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from mfabric_jax.case import Case, Cases
+from mfabric_jax.checks import InputError
+from mfabric_jax.evaluate.resolving.resolve import model_of, resolve
+from mfabric_jax.evaluate.rows.costs import MILLION, SECONDS_AN_HOUR, bill_by_part
+
+Row = dict[str, Any]
+OF_NETWORKS = ("network.", "circuits.", "gpu.")  # settings of what is bought
+USD = "usd_per_million_tokens"
+ELECTRICITY = "electricity"
+
+
+class Offer(NamedTuple):
+    """A network that every job can use, the jobs in one order.
+
+    - `network`: in words; `rows`: of each job.
+    - `usd`, `usd_failing`: dollars of a million tokens of each job, without and with failures (None: unknown).
+    - `usd_of`: dollars of a million tokens by part of the bill, of each job.
+    - `over`: mean over jobs of dollars over those of the best network of the job.
+    - `over_failing`: mean over jobs of dollars with failures, over the same.
+    """
+
+    network: str
+    rows: tuple[Row, ...]
+    usd: tuple[float, ...]
+    usd_of: tuple[Mapping[str, float], ...]
+    usd_failing: tuple[float, ...] | None
+    over: float = 1.0
+    over_failing: float | None = None
+
+
+def jobs_and_networks(cases: Cases) -> list[tuple[str, str]]:
+    """Return the job and the network of every case, in words."""
+    words = []
+    for block in cases.blocks:
+        for case in block:
+            values = cases.differences(case)
+            own = {path: value for path, value in values.items() if path.startswith(OF_NETWORKS)}
+            others = {path: value for path, value in values.items() if path not in own and path != "model.name"}
+            job = [model_of(case).label, *(f"{_short(path)} {value}" for path, value in others.items())]
+            network = [case.network.fabric, *(_words(path, own[path]) for path in own if path != "network.fabric")]
+            words.append((", ".join(job), ", ".join(filter(None, network))))
+    return words
+
+
+def _short(path: str) -> str:
+    return path.rpartition(".")[2].replace("_", " ")
+
+
+def _words(path: str, value: Any) -> str:
+    if value is None:
+        return ""
+    return (
+        f"{value:g} Gbps" if path == "network.nic_gbps" else value if path == "gpu.name" else f"{_short(path)} {value}"
+    )
+
+
+def usd_by_part(case: Case, row: Row) -> dict[str, float]:
+    """Return the dollars of a million tokens of a row by part of the bill; together they are its column."""
+    settings = resolve(case)
+    job, running = settings.job, settings.parts.running
+    tokens = job.iteration_tokens / MILLION
+    parts = bill_by_part(settings, job, float(row["nic_gbps"]))
+    usd = {part: each * row["iteration_s"] / running.seconds / tokens for part, each in parts.items()}
+    return usd | {ELECTRICITY: row["joules_per_million_tokens"] / (1000 * SECONDS_AN_HOUR) * running.usd_per_kwh}
+
+
+def offers_of(
+    cases: Cases, settled: Sequence[Case], rows: Sequence[Row | None], failing: Sequence[float | None] = ()
+) -> tuple[list[str], list[Offer], list[str]]:
+    """Return the jobs, the offers (the least `over` first), and networks that some job cannot use.
+
+    - `cases`: as asked; `settled`: the same with their set-ups stated.
+    - `rows`: of `simulate`, one a case; None: impossible.
+    - `failing`: dollars of a million tokens with failures, one a case; empty: unknown.
+
+    Raise `InputError` if no network is possible for all jobs, or if dollars are unknown.
+    """
+    named = jobs_and_networks(cases)
+    if not len(named) == len(settled) == len(rows) or len(failing) not in (0, len(rows)):
+        raise InputError(f"a purchase needs a row of every case, got {len(rows)} of {len(named)}.")
+    jobs, every = list(dict.fromkeys(job for job, _ in named)), list(dict.fromkeys(network for _, network in named))
+    number_of = {name: number for number, name in enumerate(named)}
+    offers, others = [], []
+    for network in every:
+        numbers = [number_of[job, network] for job in jobs if (job, network) in number_of]
+        known_rows = [row for row in (rows[number] for number in numbers) if row is not None and row[USD] is not None]
+        if len(known_rows) < len(jobs):
+            others.append(network)
+            continue
+        known = tuple(usd for usd in (failing[number] for number in numbers if failing) if usd is not None)
+        offers.append(
+            Offer(
+                network,
+                tuple(known_rows),
+                tuple(row[USD] for row in known_rows),
+                tuple(usd_by_part(settled[number], row) for number, row in zip(numbers, known_rows, strict=True)),
+                known if len(known) == len(jobs) else None,
+            )
+        )
+    if not offers:
+        raise InputError("no network has dollars and memory for every job; compare shows what each case lacks.")
+    return jobs, sorted(map(_relative_to(offers), offers), key=lambda offer: offer.over), others
+
+
+def _relative_to(offers: Sequence[Offer]) -> Any:
+    best = [min(usd) for usd in zip(*(offer.usd for offer in offers), strict=True)]
+
+    def relative(offer: Offer) -> Offer:
+        def mean(usd: Sequence[float]) -> float:
+            return statistics.fmean(own / least for own, least in zip(usd, best, strict=True))
+
+        failing = None if offer.usd_failing is None else mean(offer.usd_failing)
+        return offer._replace(over=mean(offer.usd), over_failing=failing)
+
+    return relative

@@ -1,0 +1,201 @@
+"""`mfabric buy`: rank the networks that are for sale for several jobs, as one page."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from mfabric_jax.case import Cases
+from mfabric_jax.checks import InputError
+from mfabric_jax.commands import shared
+
+SAME = 0.001  # dollars within this fraction are equal
+TOGETHER, PRICES = "All jobs together", "Prices that would change the answer"
+WORDS = {  # of parts of a bill
+    **{"gpus": "GPUs", "servers": "servers", "nic": "NICs", "transceiver": "transceivers", "fibre": "fibres"},
+    **{"switch_port": "switch ports", "ocs_port": "optical ports", "ocs": "optical switches"},
+    **{"panel_port": "patch panels", "rack_switch_per_server": "rack switches"},
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(shared.RowOptions, shared.OnDevice):
+    """Rank networks for a purchase by dollars of a million tokens: for every job, at its best set-up on each network,
+    then for all jobs together, with failures if failures.rates is given. Find the prices at which another network
+    becomes the best. Values of network, circuits and gpu are what is bought; other values that vary make jobs.
+    """
+
+    page: str | None = None
+    """Write the answer as an HTML page, which works offline, to this .html file."""
+    out: str | None = None
+    """Write the rows of all jobs and networks to this .csv or .parquet file."""
+
+
+def run(cases: Cases, options: Options) -> None:
+    _check(cases, options)
+    shared.start_jax(shared.dtype_of(cases), options.device)
+    open_cases, cases = cases, shared.settle(cases, options.device)
+    from mfabric_jax.apps.purchase import offers_of, turning_points
+    from mfabric_jax.evaluate.rows.results import record_of_cases
+
+    config = record_of_cases(cases)
+    rows = _rows(cases)
+    failing = _price_failures(cases) if any(case.failures.rates is not None for case in cases) else []
+    jobs, offers, others = offers_of(open_cases, list(cases), list(map(_if_possible, rows)), failing)
+    named = _by_job(open_cases, rows)
+    answers: dict[str, list[Any]] = {
+        TOGETHER: [_together(offers, jobs), *_sentences(offers, others)],
+        PRICES: [_price_lines(turning_points(offers)), *_on_prices(offers)],
+    }
+    _print(named, config, answers, set_ups=[] if cases is open_cases else shared.found_lines(open_cases))
+    shared.write(rows, options.out, config, options.columns("cases"))
+    if options.page is not None:
+        from mfabric_jax.report import html_report
+
+        shared.tell(html_report(named, config, options.page, title=_title(offers), answers=answers))
+
+
+def _check(cases: Cases, options: Options) -> None:
+    """Raise InputError before JAX is loaded."""
+    from mfabric_jax.apps.purchase.offers import OF_NETWORKS
+
+    if not any(path.startswith(OF_NETWORKS) for path in cases.varied):
+        raise InputError("buy compares networks, got one; give several, such as --fabric fat-tree,rail-only,mfabric.")
+    shared.check_cases(cases)
+    shared.check_outputs(options.out)
+    if options.page is not None:
+        from mfabric_jax.report.html import check_page
+
+        check_page(options.page)
+
+
+def _rows(cases: Cases) -> list[dict[str, Any]]:
+    from mfabric_jax.evaluate.rows.results import simulate
+
+    results = simulate(cases)
+    with shared.bar("cases", "run", len(results.groups)) as shown:
+        return list(results.rows(lambda problem: shown.update()))
+
+
+def _if_possible(row: dict[str, Any]) -> dict[str, Any] | None:
+    from mfabric_jax.report.ranking import above_peak, possible
+
+    return row if possible(row) and above_peak(row) is None else None
+
+
+def _price_failures(cases: Cases) -> list[float | None]:
+    """Return the dollars of a million tokens of every case with failures and spares; None: unknown."""
+    from mfabric_jax.apps.failures import failures
+    from mfabric_jax.apps.failures.months import months
+
+    rows = []
+    with shared.bar("failures", "kind") as shown:
+        for row in failures(cases, progress=shown.set_postfix_str):
+            rows.append(row)
+            shown.update()
+    every = months(rows)
+    if len(every) != len(cases):
+        known = f"{len(every)} of {len(cases)} cases"
+        raise InputError(f"failures.rates must have a rate of some part of every case, got one of {known}.")
+    return [month.usd_with for month in every]
+
+
+def _by_job(cases: Cases, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows with their job in place of the model, so that a ranking is of one job."""
+    from mfabric_jax.apps.purchase.offers import jobs_and_networks
+
+    return [row | {"model": job} for row, (job, _) in zip(rows, jobs_and_networks(cases), strict=True)]
+
+
+# --------------------------------------------------------------------------------------------------------------- tables
+def _together(offers: Sequence[Any], jobs: Sequence[str]) -> list[dict[str, Any]]:
+    """Return a line for every network: its dollars over the best, with failures, and on each job."""
+    from mfabric_jax.report.numerals import percent
+
+    best = offers[0]
+    failing = [offer.over_failing for offer in offers if offer.over_failing is not None]
+    lines = []
+    for offer in offers:
+        line: dict[str, Any] = {"network": offer.network}
+        line["over best"] = percent(offer.over / best.over - 1, signed=True)
+        if failing and offer.over_failing is not None:
+            line["with failures"] = percent(offer.over_failing / min(failing) - 1, signed=True)
+        line |= {f"$/Mtok, {job}": usd for job, usd in zip(jobs, offer.usd, strict=True)}
+        lines.append(line)
+    return lines
+
+
+def _price_lines(turnings: Sequence[Any]) -> list[dict[str, Any]]:
+    from mfabric_jax.report.numerals import number, percent
+
+    lines = []
+    for turning in turnings:
+        line: dict[str, Any] = {"price of": WORDS.get(turning.part, turning.part), "share": percent(turning.share)}
+        for name, point in (("cheaper", turning.below), ("dearer", turning.above)):
+            line[name] = "no other" if point is None else f"from {number(point[0])} x: {point[1].network}"
+        lines.append(line)
+    return lines
+
+
+# ------------------------------------------------------------------------------------------------------------ sentences
+def _sentences(offers: Sequence[Any], others: Sequence[str]) -> Iterator[str]:
+    from mfabric_jax.report.numerals import percent
+    from mfabric_jax.report.row_remarks import HELD
+    from mfabric_jax.support.measured_errors import ratio_errors
+
+    best, *others_sold = offers
+    error = ratio_errors().eight_in_ten
+    alike = [offer.network for offer in others_sold if offer.over <= best.over * (1 + SAME)]
+    others_near = [offer.network for offer in others_sold if offer.over <= best.over * (1 + error)][len(alike) :]
+    behind = others_sold[len(alike) :]
+    lead = f", {percent(1 - best.over / behind[0].over)} less than {behind[0].network}" if behind else ""
+    verb = "cost the same and the least" if alike else "costs least"
+    yield f"{' and '.join([best.network, *alike])} {verb}{lead}."
+    yield (
+        f"The model's own error is {percent(error)}: 8 in 10 measured ratios of two steps are within. "
+        + (f"Inside it: {', '.join(others_near)}." if others_near else "No other network is inside it.")
+    )
+    low, high = _band(best)
+    yield f"Dollars of every line are {percent(low - 1, signed=True)} to {percent(high - 1, signed=True)} ({HELD})."
+    if others:
+        yield f"Not for sale to all jobs, for lack of memory, of a price or of a legal switch: {', '.join(others)}."
+    if best.over_failing is None:
+        yield "Nothing fails here; --set failures.rates=FILE adds the dollars of failures and spares."
+    else:
+        failing = min((offer for offer in offers if offer.over_failing is not None), key=lambda own: own.over_failing)
+        worth = percent(best.over_failing / best.over - 1)
+        tied = best.over_failing <= (1 + SAME) * failing.over_failing
+        same = "it stays the best" if tied else f"{failing.network} costs least then"
+        yield f"Failures and spares add {worth} to {best.network}; {same}."
+    yield "Every job counts alike: dollars over those of its best network, in the mean over jobs."
+
+
+def _band(offer: Any) -> tuple[float, float]:
+    """Return the widest band of an offer's seconds, over the predicted ones."""
+    ends = [(row["low_s"] / row["iteration_s"], row["high_s"] / row["iteration_s"]) for row in offer.rows]
+    return min(low for low, _ in ends), max(high for _, high in ends)
+
+
+def _on_prices(offers: Sequence[Any]) -> Iterator[str]:
+    yield (
+        f"Share: of the dollars of {offers[0].network}. Cheaper, dearer: the price, over today's, at which another "
+        "network costs less, if all other prices stay. Failures are left out."
+    )
+
+
+def _title(offers: Sequence[Any]) -> str:
+    return f"Which network to buy: {offers[0].network}"
+
+
+def _print(named: Sequence[Any], config: Any, answers: dict[str, list[Any]], set_ups: Sequence[str]) -> None:
+    from mfabric_jax import report
+    from mfabric_jax.report.ranking import MOST_OF_PAGE, rankings
+    from mfabric_jax.report.tables import WIDTH, fill, on_screen
+
+    for job, ranking in rankings(named, config, MOST_OF_PAGE).items():
+        print(f"{job}\n{fill(ranking.conclusion, on_screen(WIDTH))}\n\n{report.plain(ranking.lines)}\n")
+    for heading, parts in answers.items():
+        print(heading)
+        for part in parts:
+            print(fill(part, on_screen(WIDTH)) if isinstance(part, str) else report.plain(part))
+        print()
+    shared.print_lines(set_ups)

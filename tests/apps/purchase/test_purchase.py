@@ -1,0 +1,164 @@
+"""What networks cost for several jobs, the prices that would change the answer, and the page of `mfabric buy`."""
+
+import json
+
+import pytest
+
+from mfabric_jax import Case, InputError, cases, resolve, simulate
+from mfabric_jax.apps.purchase import Offer, offers_of, turning_points
+from mfabric_jax.apps.purchase.offers import usd_by_part
+from mfabric_jax.evaluate.rows.costs import bill_by_part, bill_of
+from tests.command_line import status
+
+JOB = {"model.name": "mixtral-8x7b", "model.blocks": 4, "job.parallel.gpus": 32, "job.batch.global_batch": 64}
+JOB |= {"job.search": "recipe", "job.parallel.tp": 1, "job.parallel.pp": 1, "job.parallel.ep": 8}
+AXES = {"job.batch.sequence": [2048, 8192], "network.fabric": ["fat-tree", "torus", "mfabric"]}
+RATES = """
+[gpu]
+per_million_hours = 12
+[switch]
+per_million_hours = 5.7
+[electrical-nic]
+per_million_hours = 0.3
+"""
+
+
+@pytest.fixture(scope="module")
+def given():
+    return cases(Case().with_(JOB | {"model.recipe": "none"}), AXES)
+
+
+@pytest.fixture(scope="module")
+def rows(given):
+    return simulate(given).rows()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"network.fabric": name} for name in ("fat-tree", "rail-only", "torus", "topoopt")),
+        {"network.fabric": "fat-tree", "network.oversubscription": 3.0},
+        {
+            "network.fabric": "mfabric",
+            "circuits.ocs": "palomar",
+            "circuits.delay_s": 0.01,
+            "network.prices": {"ocs.palomar.usd": 9e4},
+        },
+        {"network.fabric": "scale-up", "network.prices": {"scale_up_per_gpu": 4321.0}},
+    ],
+)
+def test_dollars_by_part_are_those_of_the_bill(settings, tmp_path):
+    if own := settings.get("network.prices"):
+        file = tmp_path / "prices.json"
+        nested = {"ocs": {"palomar": {"usd": 9e4}}} if "ocs.palomar.usd" in own else own
+        file.write_text(json.dumps(nested))
+        settings = settings | {"network.prices": str(file)}
+    resolved = resolve(Case().with_(JOB | {"model.recipe": "none"} | settings))
+    bill, parts = bill_of(resolved, resolved.job, 400.0), bill_by_part(resolved, resolved.job, 400.0)
+    assert sum(parts.values()) == pytest.approx(float(bill.cluster_usd), rel=1e-12)
+    network = {part: usd for part, usd in parts.items() if part not in ("gpus", "servers")}
+    assert sum(network.values()) == pytest.approx(float(bill.network_usd), rel=1e-12)
+    assert min(parts.values()) > 0
+
+
+def test_parts_without_a_price_are_named():
+    resolved = resolve(Case().with_(JOB | {"model.recipe": "none", "network.fabric": "scale-up"}))
+    with pytest.raises(InputError, match="scale-up has no price of scale_up_per_gpu"):
+        bill_by_part(resolved, resolved.job, 400.0)
+
+
+def test_dollars_of_a_token_by_part_add_up(given, rows):
+    for case, row in zip(given, rows, strict=True):
+        assert sum(usd_by_part(case, row).values()) == pytest.approx(row["usd_per_million_tokens"], rel=1e-12)
+
+
+def test_every_job_counts_alike(given, rows):
+    jobs, offers, others = offers_of(given, list(given), rows)
+    assert jobs == ["mixtral-8x7b, sequence 2048", "mixtral-8x7b, sequence 8192"]
+    assert not others
+    usd = {(row["fabric"], row["job.batch.sequence"]): row["usd_per_million_tokens"] for row in rows}
+    least = {sequence: min(usd[name, sequence] for name in AXES["network.fabric"]) for sequence in (2048, 8192)}
+    for offer in offers:
+        own = [usd[offer.network, sequence] / least[sequence] for sequence in (2048, 8192)]
+        assert offer.over == pytest.approx(sum(own) / 2, rel=1e-12)
+    assert [offer.over for offer in offers] == sorted(offer.over for offer in offers)
+    _, some, others = offers_of(given, list(given), [None, *rows[1:]])
+    assert others == ["fat-tree"]
+    assert {offer.network for offer in some} == {"torus", "mfabric"}
+
+
+def test_dollars_with_failures_are_compared_to_those_without(given, rows):
+    failing = [row["usd_per_million_tokens"] * 1.25 for row in rows]
+    _, offers, _ = offers_of(given, list(given), rows, failing)
+    for sold in offers:
+        assert sold.over_failing == pytest.approx(1.25 * sold.over, rel=1e-12)
+    _, offers, _ = offers_of(given, list(given), rows, [None, *failing[1:]])
+    assert {sold.network for sold in offers if sold.usd_failing is None} == {"fat-tree"}
+    with pytest.raises(InputError, match="a row of every case"):
+        offers_of(given, list(given), rows[:-1])
+
+
+def offer(name, **shares):
+    total = sum(shares.values())
+    return Offer(name, (), (total,), (shares,), None, total)
+
+
+def test_prices_at_which_another_network_is_the_best_by_hand():
+    best, other = offer("direct", nic=0.5, gpus=0.5), offer("tree", nic=0.2, switch_port=0.4, gpus=0.5)
+    turned = {turning.part: turning for turning in turning_points([best, other])}
+    assert turned["nic"].above == (pytest.approx(1 + 0.1 / 0.3, rel=1e-8), other)  # 0.5 f + 0.5 = 0.2 f + 0.9
+    assert turned["nic"].below is None
+    assert turned["switch_port"].below == (pytest.approx(0.75, rel=1e-8), other)  # 0.4 f + 0.7 = 1
+    assert turned["switch_port"].above is None
+    assert turned["gpus"] == ("gpus", pytest.approx(0.5), None, None)
+    assert [turning.part for turning in turning_points([best, other])][-1] == "switch_port"
+
+
+def test_scaled_prices_reverse_the_order_where_they_are_said_to(given, rows, tmp_path):
+    """Against rows that are computed again with other prices."""
+    _, offers, _ = offers_of(given, list(given), rows)
+    turned = [turning for turning in turning_points(offers) if turning.above or turning.below]
+    found = 0
+    usual = resolve(next(iter(given))).parts.prices
+    for turning in turned:
+        for point in filter(None, (turning.above, turning.below)):
+            if turning.part not in ("switch_port", "nic", "transceiver") or point[0] < 0.02:
+                continue
+            for factor, first in (
+                (point[0] * 1.02, turning.above is point),
+                (point[0] * 0.98, turning.above is not point),
+            ):
+                file = tmp_path / f"{turning.part}-{factor:.4f}.json"
+                prices = {name: list(getattr(usual, name)) for name in ("gbps", "nic", "transceiver", "switch_port")}
+                prices[turning.part] = [usd * factor for usd in prices[turning.part]]
+                file.write_text(json.dumps(prices))
+                priced = cases(given, {"network.prices": [str(file)]})
+                again = simulate(priced).rows()
+                _, other, _ = offers_of(given, list(priced), again)
+                cheaper = {offer.network: offer.over for offer in other}
+                assert (cheaper[point[1].network] < cheaper[offers[0].network]) == first, (turning.part, factor)
+                found += 1
+    assert found >= 2
+
+
+@pytest.mark.usefixtures("command_line")
+def test_the_command_prints_the_answer_and_writes_the_page(tmp_path, capsys):
+    (tmp_path / "rates.toml").write_text(RATES)
+    (tmp_path / "case.json").write_text(json.dumps(dict(sorted((JOB | {"model.recipe": "none"} | AXES).items()))))
+    words = tmp_path / "case.json", "--set", f"failures.rates={tmp_path / 'rates.toml'}"
+    assert status("buy", *words, "--page", tmp_path / "page.html", "--out", tmp_path / "rows.csv") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "All jobs together" in text
+    assert "Prices that would change the answer" in text
+    assert "Failures and spares add" in text
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert "<h1>Which network to buy: " in page
+    assert page.count("<table") >= 4
+    assert "mixtral-8x7b, sequence 8192: best by dollars a token" in page
+    assert len((tmp_path / "rows.csv").read_text("utf-8").splitlines()) == 7
+
+
+@pytest.mark.usefixtures("command_line")
+def test_one_network_is_no_purchase(capsys):
+    assert status("buy", "--model", "mixtral-8x7b", "--fabric", "fat-tree") == 2
+    assert "buy compares networks, got one; give several" in capsys.readouterr().err
