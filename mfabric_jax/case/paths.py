@@ -450,11 +450,14 @@ def merge_statements(below: Statement, above: Statement, where: str = "") -> Sta
 
 
 def _with_choices(above: Statement, below: Statement, where: str) -> Statement:
-    """Add the choice of each alternative with a stated leaf. Raise InputError for two alternatives of one choice."""
+    """Add the choice of each alternative with a stated leaf; None states nothing.
+
+    Raise InputError for two alternatives of one choice.
+    """
     statement = dict(above)
     for path in above:
         leaf = settings()[path]
-        if not isinstance(leaf, Leaf) or not leaf.choice:
+        if not isinstance(leaf, Leaf) or not leaf.choice or above[path] is None:
             continue
         chosen = statement.get(leaf.choice, below.get(leaf.choice))
         if leaf.of in _names(chosen):

@@ -129,6 +129,8 @@ def _price_lines(turnings: Sequence[Any]) -> list[dict[str, Any]]:
 
     lines = []
     for turning in turnings:
+        if not (turning.share or turning.below or turning.above):
+            continue
         line: dict[str, Any] = {"price of": WORDS.get(turning.part, turning.part), "share": percent(turning.share)}
         for name, point in (("cheaper", turning.below), ("dearer", turning.above)):
             line[name] = "no other" if point is None else f"from {number(point[0])} x: {point[1].network}"
@@ -149,13 +151,14 @@ def _sentences(offers: Sequence[Any], others: Sequence[str]) -> Iterator[str]:
     behind = others_sold[len(alike) :]
     lead = f", {percent(1 - best.over / behind[0].over)} less than {behind[0].network}" if behind else ""
     verb = "cost the same and the least" if alike else "costs least"
-    yield f"{' and '.join([best.network, *alike])} {verb}{lead}."
+    others_alike = f"{', '.join(['', *alike[:-1]])} and {alike[-1]}" if alike else ""
+    yield f"{best.network}{others_alike} {verb}{lead}."
     yield (
         f"The model's own error is {percent(error)}: 8 in 10 measured ratios of two steps are within. "
         + (f"Inside it: {', '.join(others_near)}." if others_near else "No other network is inside it.")
     )
     low, high = _band(best)
-    yield f"Dollars of every line are {percent(low - 1, signed=True)} to {percent(high - 1, signed=True)} ({HELD})."
+    yield f"All dollars may be {percent(1 - low)} less to {percent(high - 1)} more ({HELD})."
     if others:
         yield f"Not for sale to all jobs, for lack of memory, of a price or of a legal switch: {', '.join(others)}."
     if best.over_failing is None:

@@ -141,3 +141,10 @@ def test_values_that_no_variant_of_a_preset_has_are_cases_too():
     }
     both = merge_layers([*preset_layers("usual"), flags_of(asked | {"circuits.routing": ["unsplit", "split"]})])
     assert len({(block.case.circuits.policy, block.case.circuits.routing) for block in both.blocks}) == 6
+
+
+def test_none_leaves_a_setting_of_a_choice_open():
+    case = Case().with_({"job.schedule": "interleaved", "job.interleaved.chunks": 4})
+    emptied = case.with_({"job.schedule": None, "job.interleaved.chunks": None})
+    assert flat(emptied)["job.schedule"] is None
+    assert flat(case.with_({"job.schedule": "zb-v", "job.interleaved.chunks": None}))["job.schedule"] == "zb-v"

@@ -39,29 +39,30 @@ class Offer(NamedTuple):
 
 
 def jobs_and_networks(cases: Cases) -> list[tuple[str, str]]:
-    """Return the job and the network of every case, in words."""
+    """Return the job and the network of every case, in words. A variant that every network has is a job of its name."""
+    each = [(block.variant, case, cases.differences(case)) for block in cases.blocks for case in block]
+    networks = [{path: own[path] for path in own if path.startswith(OF_NETWORKS)} for _, _, own in each]
+    of_variant: dict[str, list[int]] = {}
+    for number, (variant, _, _) in enumerate(each):
+        of_variant.setdefault(variant, []).append(number)
+    sold = [{str(networks[number]) for number in numbers} for numbers in of_variant.values()]
+    named = len(sold) > 1 and all(own == sold[0] for own in sold)
     words = []
-    for block in cases.blocks:
-        for case in block:
-            values = cases.differences(case)
-            own = {path: value for path, value in values.items() if path.startswith(OF_NETWORKS)}
-            others = {path: value for path, value in values.items() if path not in own and path != "model.name"}
-            job = [model_of(case).label, *(f"{_short(path)} {value}" for path, value in others.items())]
-            network = [case.network.fabric, *(_words(path, own[path]) for path in own if path != "network.fabric")]
-            words.append((", ".join(job), ", ".join(filter(None, network))))
+    for (variant, case, values), network in zip(each, networks, strict=True):
+        numbers = of_variant[variant] if named else range(len(each))
+        varied = [path for path in values if path not in network and path != "model.name"]
+        varied = [path for path in varied if len({str(each[number][2][path]) for number in numbers}) > 1]
+        job = [variant if named else model_of(case).label, *(_words(path, values[path]) for path in varied)]
+        bought = [case.network.fabric, *(_words(path, network[path]) for path in network if path != "network.fabric")]
+        words.append((", ".join(filter(None, job)), ", ".join(filter(None, bought))))
     return words
-
-
-def _short(path: str) -> str:
-    return path.rpartition(".")[2].replace("_", " ")
 
 
 def _words(path: str, value: Any) -> str:
     if value is None:
         return ""
-    return (
-        f"{value:g} Gbps" if path == "network.nic_gbps" else value if path == "gpu.name" else f"{_short(path)} {value}"
-    )
+    forms = {"network.nic_gbps": "{:g} Gbps", "gpu.name": "{}"}
+    return forms.get(path, f"{path.rpartition('.')[2].replace('_', ' ')} {{}}").format(value)
 
 
 def usd_by_part(case: Case, row: Row) -> dict[str, float]:

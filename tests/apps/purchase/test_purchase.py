@@ -1,12 +1,14 @@
 """What networks cost for several jobs, the prices that would change the answer, and the page of `mfabric buy`."""
 
+import dataclasses
 import json
 
 import pytest
 
 from mfabric_jax import Case, InputError, cases, resolve, simulate
 from mfabric_jax.apps.purchase import Offer, offers_of, turning_points
-from mfabric_jax.apps.purchase.offers import usd_by_part
+from mfabric_jax.apps.purchase.offers import jobs_and_networks, usd_by_part
+from mfabric_jax.case import Cases
 from mfabric_jax.evaluate.rows.costs import bill_by_part, bill_of
 from tests.command_line import status
 
@@ -70,6 +72,20 @@ def test_parts_without_a_price_are_named():
 def test_dollars_of_a_token_by_part_add_up(given, rows):
     for case, row in zip(given, rows, strict=True):
         assert sum(usd_by_part(case, row).values()) == pytest.approx(row["usd_per_million_tokens"], rel=1e-12)
+
+
+def test_variants_that_every_network_has_are_jobs_of_their_names():
+    jobs = {"short": {"job.batch.sequence": 2048}, "long": {"job.batch.sequence": 8192}}
+    networks = {"network.fabric": ["fat-tree", "torus"]}
+    blocks = [
+        dataclasses.replace(block, variant=name)
+        for name, stated in jobs.items()
+        for block in cases(Case().with_(JOB | stated), networks).blocks
+    ]
+    both = Cases(tuple(blocks), ("network.fabric", "job.batch.sequence"))
+    assert jobs_and_networks(both) == [(job, network) for job in jobs for network in ("fat-tree", "torus")]
+    fewer = Cases(tuple(blocks[:3]), both.varied)  # long jobs on a fat-tree alone: a variant is more than a job
+    assert jobs_and_networks(fewer)[2] == ("mixtral-8x7b, sequence 8192", "fat-tree")
 
 
 def test_every_job_counts_alike(given, rows):

@@ -3,7 +3,8 @@
 import pytest
 
 from mfabric_jax import Case, cases, resolve, simulate
-from mfabric_jax.checks import Misfit
+from mfabric_jax.checks import InputError, Misfit
+from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax, without_search
 from mfabric_jax.evaluate.setups.search import SLACK
 
 SMALL = {  # a model that fits anywhere
@@ -78,3 +79,13 @@ def test_recomputation_is_the_least_that_fits(gigabytes, parts):
     stated = {"gpu.memory_gigabytes": gigabytes, "job.parallel.ep": 8, "job.parallel.tp": 1}
     resolved = resolve(Case().with_(SMALL | stated | {"job.batch.micro_batch": 4}))
     assert resolved.searched.best.recompute == parts
+
+
+def test_a_recipe_that_suits_another_batch_does_not_refuse_a_search():
+    case = Case().with_(
+        {"model.name": "deepseek-v3", "gpu.name": "H200-SXM", "network.fabric": "fat-tree", "job.search": "each"}
+        | {"job.batch.sequence": 32768, "job.batch.global_batch": 512, "job.parallel.gpus": 1024}
+    )
+    with pytest.raises(InputError, match="under schedule 'dualpipe'"):
+        resolve_without_jax(case.with_({"job.search": "recipe"}))
+    assert resolve_without_jax(without_search(case)).job.iteration_tokens == 512 * 32768
