@@ -19,6 +19,7 @@ from mfabric_jax.evaluate.resolving.resolve import SEARCHED, resolve_without_jax
 from mfabric_jax.evaluate.rows.results import simulate
 from mfabric_jax.evaluate.setups.search import SetUpSearch
 
+SEEN: dict[Any, list[float]] = {}  # coarse seconds of a search, by what it found: it is run once
 OPEN = dict.fromkeys(SEARCHED) | {"job.search": "each", "job.recompute": "fit", "job.parallel.tp_reduces": None}
 
 
@@ -37,6 +38,7 @@ def ranked(training: MeasuredTraining) -> dict[str, Any]:
     with mock.patch.object(SetUpSearch, "coarse", coarse):
         found = resolve_without_jax(training.case.with_(OPEN | {"job.parallel.gpus": settings.job.gpus})).searched
     assert found is not None
+    seen = SEEN.setdefault((found.best, found.seconds), seen)
     predicted = row["iteration_s"]
     return {
         "row": training.name,
