@@ -116,9 +116,9 @@ def _counts(outcome: Any) -> str:
     counts = outcome.counts
     skipped = [f"{counts['too_large']:,} did not fit"] if counts["too_large"] else []
     skipped += [f"{counts['not_run']:,} no framework runs"] if counts["not_run"] else []
-    beside = f" ({', '.join(skipped)} among those looked at)" if skipped else ""
+    beside = f" (of those looked at, {' and '.join(skipped)})" if skipped else ""
     return (
-        f"Tried: {counts['bounded']:,} bounded, {counts['estimated']:,} estimated{beside}, {counts['coarse']:,} by the "
+        f"Tried: {counts['bounded']:,} bounded{beside}, {counts['estimated']:,} estimated, {counts['coarse']:,} by the "
         f"coarse clock, {counts['timed']:,} timed. No set-up of the space takes less than {number(outcome.bound_s)} s "
         "(computation alone)."
     )

@@ -10,7 +10,7 @@ from mfabric_jax.evaluate.resolving.resolve import SEARCHED
 from tests.evaluate.setups.spaces import SMALL, TIGHT, every, laid_out, search_of
 
 HEURISTIC = 1.01  # set-ups whose coarse time is this much above the best are not timed
-CASES, PICKED = 50, 2
+CASES, PICKED = 16, 4
 
 
 def drawn(rng):
