@@ -18,7 +18,12 @@ LATE = (TREE, GRAPH, TRACE, "replay", "jobs")  # refused where the cluster is bu
 # {the first words: [(those behind, what the sentence holds)]}: rules of the command line and of each command. What
 # settings refuse whoever asks stands beside these, and in `tests/ROOM/refusals.py`.
 MISTAKES = {
-    "": [("compar", "command 'compar' is unknown (did you mean 'compare'?); allowed: compare, calibrate, setup, fail")],
+    "": [
+        (
+            "compar",
+            "command 'compar' is unknown (did you mean 'compare'?); allowed: compare, calibrate, setup, buy, fail",
+        )
+    ],
     "compare": [
         ("--modles=llama-moe", "option '--modles' is unknown (did you mean '--models'?)"),
         ("--delay-s 1", "option '--delay-s' is unknown (did you mean --set circuits.delay_s=...?)."),

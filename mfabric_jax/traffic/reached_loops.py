@@ -15,7 +15,6 @@ ROUNDS = 100  # most rounds of a fit; impossible rows stay approximate
 EXACT = 1e-12  # tolerance of a fit
 LONGEST = 3.0  # longest step of a fit, in log odds
 EPS = 2.0**-52  # in a step, no chance is closer to 0 or 1
-LEAST = 0.05  # an expert's own variance over its frequency, in a step
 FAST = {"contract"}
 compiled = part_of_loops(FAST)
 
@@ -112,11 +111,8 @@ def _begin(through):
 
 
 @compiled
-def _errors(target, sure, chance, left, own, through, behind, states, slope, every, error, varied):
-    """Set `error` to each expert's frequency in `target` minus its frequency by the independent chances.
-
-    Set `varied` [G] to the variance of the number of experts that are taken from each group.
-    """
+def _errors(target, sure, chance, left, own, through, behind, states, slope, every, error):
+    """Set `error` to each expert's frequency in `target` minus its frequency by the independent chances."""
     groups, experts, size = own.shape[0], chance.shape[0], own.shape[1]
     for e in range(experts):
         for lane in range(LANES):
@@ -129,13 +125,6 @@ def _errors(target, sure, chance, left, own, through, behind, states, slope, eve
     for g in range(groups - 1, -1, -1):
         _without_group(own[g], behind[g + 1], behind[g])
         _of_group(through[g], behind[g + 1], slope)
-        for lane in range(LANES):
-            mean, square = 0.0, 0.0
-            for j in range(1, size):
-                probability = own[g, j, lane] * slope[j, lane] / every[lane]
-                mean += j * probability
-                square += j * j * probability
-            varied[g, lane] = square - mean * mean
         first, last = g * experts // groups, (g + 1) * experts // groups
         for j in range(size):
             for lane in range(LANES):
@@ -183,35 +172,21 @@ def _likely(target, sure, chance, every, lane):
 
 
 @compiled
-def _ascend(target, sure, chance, error, varied, length, groups, move, trial):
-    """Take a Newton step of the likelihood, with one covariance of the experts of a group over their frequencies.
-
-    The number of experts from a group varies by `varied`; numbers from different groups vary against each other, as
-    their sum is fixed.
-    """
+def _ascend(target, sure, chance, error, step, groups, move, trial):
+    """Take a near-Newton step of the likelihood; experts of a group vary together as if by its mean."""
     experts = len(target)
     for g in range(groups):
         first, last = g * experts // groups, (g + 1) * experts // groups
         for lane in range(LANES):
-            several, squares, wrong, alone = 0.0, 0.0, 0.0, 1.0
-            for e in range(first, last):
-                probability = (target[e, lane] - error[e, lane]) * (1 - sure[e, lane])
-                several += probability
-                squares += probability * probability
-            together = 0.0
-            if groups > 1:
-                more = varied[g, lane] * groups / (groups - 1) - (several - squares)
-                together = max(more / max(several * several - squares, EPS), LEAST - 1)
+            wrong, alone = 0.0, EPS
             for e in range(first, last):
                 probability = min(max(target[e, lane] - error[e, lane], EPS), 1 - EPS)
-                own = probability * max(1 - (1 + together) * probability, LEAST)
-                move[e, lane] = (1 - sure[e, lane]) * error[e, lane] / own
-                wrong += probability * move[e, lane]
-                alone += (1 - sure[e, lane]) * together * probability * probability / own
+                free = 1 - sure[e, lane]
+                move[e, lane] = free * error[e, lane] / (probability * (1 - probability))
+                wrong += free * error[e, lane]
+                alone += free * probability * (1 - probability)
             for e in range(first, last):
-                probability = min(max(target[e, lane] - error[e, lane], EPS), 1 - EPS)
-                own = probability * max(1 - (1 + together) * probability, LEAST)
-                move[e, lane] -= (1 - sure[e, lane]) * together * probability / own * wrong / alone
+                move[e, lane] -= step[1, lane] * wrong / alone
     for lane in range(LANES):
         longest = 1.0
         for e in range(experts):
@@ -220,7 +195,7 @@ def _ascend(target, sure, chance, error, varied, length, groups, move, trial):
             if sure[e, lane]:
                 trial[e, lane] = target[e, lane]
             else:
-                odds = np.exp(move[e, lane] * length[lane] / longest)
+                odds = np.exp(move[e, lane] * step[0, lane] / longest)
                 trial[e, lane] = chance[e, lane] * odds / (1 - chance[e, lane] + chance[e, lane] * odds)
 
 
@@ -236,18 +211,19 @@ def chances_of_all(taken, top_k, groups, most):
     own, slope = np.zeros((groups, size, LANES)), np.zeros((size, LANES))
     through, behind = np.zeros((2, groups + 1, most + 1, size, LANES))
     states = np.zeros((per_group, size, LANES))
-    every, total, wrong, worse, length = np.zeros((5, LANES))
-    varied, varies = np.zeros((2, groups, LANES))
+    every, total, wrong, worse = np.zeros((4, LANES))
+    step = np.zeros((2, LANES))
+    spread = 1 + top_k / most - top_k / groups  # variance of a group's experts, relative to independent ones
     _begin(through)
     for start in range(0, many, LANES):
         for lane in range(LANES):
             row = min(start + lane, many - 1)
-            length[lane] = 1.0
+            step[0, lane], step[1, lane] = 1.0, 1 - 1 / spread
             for e in range(experts):
                 frequency = taken[row, e]
                 target[e, lane] = chance[e, lane] = frequency
                 sure[e, lane] = 1.0 if frequency <= 0 or frequency >= 1 else 0.0
-        _errors(target, sure, chance, left, own, through, behind, states, slope, every, error, varied)
+        _errors(target, sure, chance, left, own, through, behind, states, slope, every, error)
         _largest(error, wrong)
         for _ in range(ROUNDS):
             done = True
@@ -255,18 +231,16 @@ def chances_of_all(taken, top_k, groups, most):
                 done = done and wrong[lane] <= EXACT
             if done:
                 break
-            _ascend(target, sure, chance, error, varied, length, groups, move, trial)
-            _errors(target, sure, trial, left, own, through, behind, states, slope, total, new, varies)
+            _ascend(target, sure, chance, error, step, groups, move, trial)
+            _errors(target, sure, trial, left, own, through, behind, states, slope, total, new)
             _largest(new, worse)
             for lane in range(LANES):
                 if not worse[lane] < wrong[lane]:
                     likely = _likely(target, sure, trial, total, lane)
                     if not likely > _likely(target, sure, chance, every, lane):
-                        length[lane] /= 2
+                        step[0, lane] /= 2
                         continue
                 every[lane], wrong[lane] = total[lane], worse[lane]
-                for g in range(groups):
-                    varied[g, lane] = varies[g, lane]
                 for e in range(experts):
                     chance[e, lane], error[e, lane] = trial[e, lane], new[e, lane]
         for lane in range(LANES):

@@ -91,7 +91,7 @@ def _page(
 ) -> str:
     title = _text(title or _title(rows, effective))
     unknown = tag("p", "No configuration is stored beside these rows.", class_="note")
-    sections = [_section(words(heading), *map(_answer, parts)) for heading, parts in answers.items()]
+    sections = [_section(words(heading), _answers(parts)) for heading, parts in answers.items()]
     sections += [_section("Summary", summary(rows, effective)), _section("Charts", panels.section(rows, effective))]
     if folder is not None:
         sections.append(_section("Pictures", tag("div", *map(_picture, _pictures_in(folder)), class_="pictures")))
@@ -157,8 +157,16 @@ def _lines(lines: Sequence[Mapping[str, Any]]) -> str:
     return tag("div", table, class_="wide")
 
 
-def _answer(part: Answer) -> str:
-    return bullets([part]) if isinstance(part, str) else _lines(part)
+def _answers(parts: Sequence[Answer]) -> str:
+    """Return sentences as bullets, with tables between them."""
+    written, sentences = "", []
+    for part in parts:
+        if isinstance(part, str):
+            sentences.append(part)
+        else:
+            written += bullets(sentences) + _lines(part)
+            sentences = []
+    return written + bullets(sentences)
 
 
 def _contents(rows: Rows) -> str:
