@@ -1,6 +1,7 @@
 """`mfabric buy`: rank the networks that are for sale for several jobs, as one page."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -34,24 +35,24 @@ def run(cases: Cases, options: Options) -> None:
     _check(cases, options)
     shared.start_jax(shared.dtype_of(cases), options.device)
     open_cases, cases = cases, shared.settle(cases, options.device)
-    from mfabric_jax.apps.purchase import offers_of, turning_points
-    from mfabric_jax.evaluate.rows.results import record_of_cases
+    from mfabric_jax.apps.purchase import jobs_and_networks, offers_of, turning_points
+    from mfabric_jax.evaluate.rows.results import record_of_cases, simulate
 
-    config = record_of_cases(cases)
-    rows = _rows(cases)
-    failing = _price_failures(cases) if any(case.failures.rates is not None for case in cases) else []
-    jobs, offers, others = offers_of(open_cases, list(cases), list(map(_if_possible, rows)), failing)
-    named = _by_job(open_cases, rows)
+    config, named = record_of_cases(cases), jobs_and_networks(open_cases)
+    rows = simulate(cases).rows(progress=True)
+    failing = _price_failures(cases, config) if any(case.failures.rates is not None for case in cases) else []
+    jobs, offers, others = offers_of(named, list(cases), list(map(_if_possible, rows)), failing)
+    by_job = [row | {"model": job} for row, (job, _) in zip(rows, named, strict=True)]  # a ranking is of one job
     answers: dict[str, list[Any]] = {
         TOGETHER: [_together(offers, jobs), *_sentences(offers, others)],
         PRICES: [_price_lines(turning_points(offers)), *_on_prices(offers)],
     }
-    _print(named, config, answers, set_ups=[] if cases is open_cases else shared.found_lines(open_cases))
+    _print(by_job, config, answers, set_ups=[] if cases is open_cases else shared.found_lines(open_cases))
     shared.write(rows, options.out, config, options.columns("cases"))
     if options.page is not None:
         from mfabric_jax.report import html_report
 
-        shared.tell(html_report(named, config, options.page, title=_title(offers), answers=answers))
+        shared.tell(html_report(by_job, config, options.page, title=_title(offers), answers=answers))
 
 
 def _check(cases: Cases, options: Options) -> None:
@@ -68,42 +69,22 @@ def _check(cases: Cases, options: Options) -> None:
         check_page(options.page)
 
 
-def _rows(cases: Cases) -> list[dict[str, Any]]:
-    from mfabric_jax.evaluate.rows.results import simulate
-
-    results = simulate(cases)
-    with shared.bar("cases", "run", len(results.groups)) as shown:
-        return list(results.rows(lambda problem: shown.update()))
-
-
 def _if_possible(row: dict[str, Any]) -> dict[str, Any] | None:
     from mfabric_jax.report.ranking import above_peak, possible
 
     return row if possible(row) and above_peak(row) is None else None
 
 
-def _price_failures(cases: Cases) -> list[float | None]:
+def _price_failures(cases: Cases, config: Any) -> list[float | None]:
     """Return the dollars of a million tokens of every case with failures and spares; None: unknown."""
     from mfabric_jax.apps.failures import failures
     from mfabric_jax.apps.failures.months import months
 
-    rows = []
-    with shared.bar("failures", "kind") as shown:
-        for row in failures(cases, progress=shown.set_postfix_str):
-            rows.append(row)
-            shown.update()
-    every = months(rows)
+    every = months(shared.collect_rows("failures", None, config, functools.partial(failures, cases)))
     if len(every) != len(cases):
         known = f"{len(every)} of {len(cases)} cases"
         raise InputError(f"failures.rates must have a rate of some part of every case, got one of {known}.")
     return [month.usd_with for month in every]
-
-
-def _by_job(cases: Cases, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows with their job in place of the model, so that a ranking is of one job."""
-    from mfabric_jax.apps.purchase.offers import jobs_and_networks
-
-    return [row | {"model": job} for row, (job, _) in zip(rows, jobs_and_networks(cases), strict=True)]
 
 
 # --------------------------------------------------------------------------------------------------------------- tables
@@ -189,16 +170,16 @@ def _title(offers: Sequence[Any]) -> str:
     return f"Which network to buy: {offers[0].network}"
 
 
-def _print(named: Sequence[Any], config: Any, answers: dict[str, list[Any]], set_ups: Sequence[str]) -> None:
+def _print(by_job: Sequence[Any], config: Any, answers: dict[str, list[Any]], set_ups: Sequence[str]) -> None:
     from mfabric_jax import report
     from mfabric_jax.report.ranking import MOST_OF_PAGE, rankings
-    from mfabric_jax.report.tables import WIDTH, fill, on_screen
+    from mfabric_jax.report.tables import wrap
 
-    for job, ranking in rankings(named, config, MOST_OF_PAGE).items():
-        print(f"{job}\n{fill(ranking.conclusion, on_screen(WIDTH))}\n\n{report.plain(ranking.lines)}\n")
+    for job, ranking in rankings(by_job, config, MOST_OF_PAGE).items():
+        print(f"{job}\n{wrap(ranking.conclusion)}\n\n{report.plain(ranking.lines)}\n")
     for heading, parts in answers.items():
         print(heading)
         for part in parts:
-            print(fill(part, on_screen(WIDTH)) if isinstance(part, str) else report.plain(part))
+            print(wrap(part) if isinstance(part, str) else report.plain(part))
         print()
     shared.print_lines(set_ups)

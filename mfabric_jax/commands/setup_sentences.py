@@ -1,14 +1,13 @@
 """Tables and sentences of `mfabric setup`."""
 
 from collections.abc import Iterator, Sequence
-from textwrap import fill
 from typing import Any
 
 from mfabric_jax.case import Case
 from mfabric_jax.evaluate.resolving.resolve import model_of
 from mfabric_jax.report.numerals import count_phrase, number, percent
 from mfabric_jax.report.row_remarks import HELD
-from mfabric_jax.report.tables import WIDTH, TableColumn, on_screen, plain
+from mfabric_jax.report.tables import TableColumn, plain, wrap
 from mfabric_jax.support.bands import HIGH, LOW
 from mfabric_jax.support.measured_errors import ratio_errors
 from mfabric_jax.workload.space import SHOWN
@@ -41,10 +40,6 @@ def job_of(best: Any) -> str:
 def where(best: Any) -> str:
     network = best.resolved.case.network
     return f"{network.fabric}, {number(network.nic_gbps)} Gbps"
-
-
-def wrap(text: str) -> str:
-    return fill(text, on_screen(WIDTH))
 
 
 # --------------------------------------------------------------------------------------------------------------- tables

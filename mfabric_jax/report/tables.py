@@ -47,6 +47,11 @@ class TableColumn:
     percent: bool = False
 
 
+def wrap(text: str) -> str:
+    """Return a text in lines as wide as tables."""
+    return fill(text, on_screen(WIDTH))
+
+
 def plain(rows: Rows, columns: Sequence[str | TableColumn] | None = None, width: int = WIDTH) -> str:
     """Return rows as an aligned table: text at the left, numbers at the right, None as a dash.
 
@@ -146,19 +151,19 @@ def _block(grid: Grid, model: str, ranking: Ranking | None) -> str:
         costs = "\n\n" + plain(lines, [TableColumn("fabric"), *whole, *network])
     else:
         columns, costs = [*columns, TableColumn("M$"), TableColumn("net", "perf/$")], ""
-    filled = [fill(remark, on_screen(WIDTH)) for remark in ranking.remarks] if ranking else []
-    first = [fill(ranking.conclusion, on_screen(WIDTH)), ""] if ranking else []
+    filled = [wrap(remark) for remark in ranking.remarks] if ranking else []
+    first = [wrap(ranking.conclusion), ""] if ranking else []
     named = [name for name in ranking.lines[0] if name not in OF_TRAINING] if ranking else []
     best = [*first, plain(ranking.lines, named), *filled, ""] if ranking else []
     details = f"at {number(detail)} Gbps: shares, kW, M$, perf/$ relative to {REFERENCE}"
     what = f"iteration time in s by NIC bandwidth; {details}"
     own = [row for (name, _, _), row in grid.cells.items() if name == model]
     draws = max(len(draw_columns([name for name, value in row.items() if value is not None])) for row in own)
-    band_note = [fill(f"band: {band_words(own, draws)}", on_screen(WIDTH))] if band else []
-    table = [fill(what, on_screen(WIDTH)), plain(lines, columns), *band_note]
+    band_note = [wrap(f"band: {band_words(own, draws)}")] if band else []
+    table = [wrap(what), plain(lines, columns), *band_note]
     sources = dict.fromkeys(row["compute_source"] for row in own if row.get("compute_source") is not None)
     facts = [*job_words(own), *([f"while GPUs compute: {' and '.join(sources)}"] if sources else [])]
-    heading = fill(": ".join(filter(None, (str(model), ", ".join(facts)))), on_screen(WIDTH))
+    heading = wrap(": ".join(filter(None, (str(model), ", ".join(facts)))))
     return "\n".join([heading, "", *best, *table]) + costs + _training(grid, model, present, detail)
 
 
@@ -290,7 +295,7 @@ def _source_words(sources: Rows) -> Iterator[str]:
         f"Mean |error|: as predicted {percent(whole['mean_error'])}; calibrated (compute.calibration measured), each "
         f"source left out: mean {percent(whole['calibrated'])}."
     )
-    yield from (fill(sentence, on_screen(WIDTH)) for sentence in (held, fitted))
+    yield from (wrap(sentence) for sentence in (held, fitted))
 
 
 _LAYERS = (

@@ -110,7 +110,7 @@ def least_bytes(workload: Workload, blocks: Any, copies: Any, held: Any, load: f
     - `blocks`, `copies` [K]: of the stage in one copy of the model, and copies, which share the optimizer's state.
     - `held` [K]: blocks of passes whose activations it keeps; `load`: of its fullest rank, over an even load.
 
-    Of the kinds of blocks, the one that needs less counts; words and buffers do not.
+    All blocks count as the kind that needs less. Words and buffers do not count.
     """
     gpus, model = _OnGpus(workload, None), workload.architecture
     states = MASTER_BYTES + 2 * workload.moment_bytes

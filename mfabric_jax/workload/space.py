@@ -214,6 +214,12 @@ def dispatchers_of(job: OpenJob, ep: int) -> Sequence[tuple[str, str]]:
     return (usual or some)[: 1 if ep == 1 else None]
 
 
+def with_first_dispatcher(job: OpenJob, degrees: SetUp) -> SetUp:
+    """Return the degrees with the first pair of `dispatchers_of`."""
+    dispatcher, dispatch = dispatchers_of(job, degrees.ep)[0]
+    return degrees._replace(dispatcher=dispatcher, dispatch=dispatch)
+
+
 # ------------------------------------------------------------------------------------------------------------- layouts
 @functools.lru_cache(maxsize=4096)
 def layouts_of(

@@ -76,17 +76,19 @@ def usd_by_part(case: Case, row: Row) -> dict[str, float]:
 
 
 def offers_of(
-    cases: Cases, settled: Sequence[Case], rows: Sequence[Row | None], failing: Sequence[float | None] = ()
+    named: Sequence[tuple[str, str]],
+    settled: Sequence[Case],
+    rows: Sequence[Row | None],
+    failing: Sequence[float | None] = (),
 ) -> tuple[list[str], list[Offer], list[str]]:
     """Return the jobs, the offers (the least `over` first), and networks that some job cannot use.
 
-    - `cases`: as asked; `settled`: the same with their set-ups stated.
+    - `named`: of `jobs_and_networks`; `settled`: the same cases with their set-ups stated.
     - `rows`: of `simulate`, one a case; None: impossible.
     - `failing`: dollars of a million tokens with failures, one a case; empty: unknown.
 
     Raise `InputError` if no network is possible for all jobs, or if dollars are unknown.
     """
-    named = jobs_and_networks(cases)
     if not len(named) == len(settled) == len(rows) or len(failing) not in (0, len(rows)):
         raise InputError(f"a purchase needs a row of every case, got {len(rows)} of {len(named)}.")
     jobs, every = list(dict.fromkeys(job for job, _ in named)), list(dict.fromkeys(network for _, network in named))

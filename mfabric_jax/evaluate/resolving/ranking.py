@@ -28,6 +28,7 @@ from mfabric_jax.workload.space import (
     kinds_of,
     layouts_of,
     shardings_of,
+    with_first_dispatcher,
 )
 from mfabric_jax.workload.volume import (
     PASSES,
@@ -326,9 +327,8 @@ class Estimates:
         return kinds * len(dispatchers_of(self.job, degrees.ep)) * len(shardings_of(self.job, degrees))
 
     def _first(self, degrees: SetUp) -> SetUp:
-        """Return the degrees with the first dispatcher that they may have."""
-        dispatcher, dispatch = dispatchers_of(self.job, degrees.ep)[0]
-        return degrees._replace(dispatcher=dispatcher, dispatch=dispatch, sharding="optimizer")
+        """Return the degrees with the first dispatcher that they may have, whose bounds hold for all."""
+        return with_first_dispatcher(self.job, degrees)._replace(sharding="optimizer")
 
     def bound_seconds(self, degrees: SetUp, least: float = math.inf) -> float:
         """Return seconds that no pipeline with these degrees is below; `least` if their passes alone take that long.

@@ -88,11 +88,10 @@ def bill_of(settings: Hardware, job: Any, nic_gbps: Any, parts: PartsTable | Non
     watts = multiply(site_watts(on, site, nic_gbps, parts.watts), share)
     switches_usd, switches_watts = _whole_switches(parts, on, site, share)
     usd, watts = add(usd, switches_usd), add(watts, switches_watts)
-    server, paid = parts.server_of(gpu.name), on.paid_gpus(gpu, job)
-    servers = paid / server.gpus
-    gpu_usd = multiply(paid, usd_of_gpu(settings, parts))
-    rest_usd, rest_watts = multiply(servers, server.usd), multiply(servers, server.watts)
-    return Bill(usd, add(usd, gpu_usd, rest_usd), watts, add(watts, multiply(job.gpus, gpu.watts), rest_watts))
+    server = parts.server_of(gpu.name)
+    rest_watts = multiply(on.paid_gpus(gpu, job) / server.gpus, server.watts)
+    hosts_usd = _hosts_usd(settings, job, parts).values()
+    return Bill(usd, add(usd, *hosts_usd), watts, add(watts, multiply(job.gpus, gpu.watts), rest_watts))
 
 
 def bill_by_part(settings: Hardware, job: Any, nic_gbps: float) -> dict[str, float]:
@@ -101,18 +100,23 @@ def bill_by_part(settings: Hardware, job: Any, nic_gbps: float) -> dict[str, flo
     Parts are those of `Prices`, "ocs" (whole optical switches), "gpus" and "servers". Raise `InputError` if the price
     of one is unknown.
     """
-    parts, gpu, on = settings.parts, settings.server, settings.fabric
+    parts, on = settings.parts, settings.fabric
     site, share = _site_and_share(settings, job, {})
     usd: dict[str, Any] = {}
     for row in site_table(on, site, nic_gbps, parts.prices):
         usd[row["part"]] = add(usd.get(row["part"], 0.0), multiply(row["usd"], share * site.servers))
     usd["ocs"], _ = _whole_switches(parts, on, site, share)
-    server, paid = parts.server_of(gpu.name), on.paid_gpus(gpu, job)
-    usd["gpus"] = multiply(paid, usd_of_gpu(settings))
-    usd["servers"] = multiply(paid / server.gpus, server.usd)
+    usd |= _hosts_usd(settings, job, parts)
     if unknown := [part for part, each in usd.items() if each is None]:
         raise InputError(f"{on.name} has no price of {', '.join(unknown)}; give it in network.prices.")
     return {part: float(each) for part, each in usd.items() if each}
+
+
+def _hosts_usd(settings: Hardware, job: Any, parts: PartsTable) -> dict[str, Any]:
+    """Return the dollars of GPUs and of servers without them; None: unknown."""
+    gpu = settings.server
+    server, paid = parts.server_of(gpu.name), settings.fabric.paid_gpus(gpu, job)
+    return {"gpus": multiply(paid, usd_of_gpu(settings, parts)), "servers": multiply(paid / server.gpus, server.usd)}
 
 
 def _site_and_share(settings: Hardware, job: Any, ports: Mapping[str, Any]) -> tuple[FabricSite, Any]:
@@ -124,7 +128,7 @@ def _site_and_share(settings: Hardware, job: Any, ports: Mapping[str, Any]) -> t
 
 
 def _whole_switches(parts: PartsTable, on: Fabric, site: FabricSite, share: Any) -> tuple[Any, Any]:
-    """Return dollars and watts of whole optical switches; 0 if none is named, or none is built."""
+    """Return dollars and watts of whole optical switches; 0 where the case names no switch or the site has none."""
     switches_of = on.about.optics.switches
     if parts.ocs is None or switches_of is None or site.panels:
         return 0, 0

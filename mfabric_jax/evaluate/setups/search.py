@@ -33,8 +33,8 @@ from mfabric_jax.workload.space import (
     OpenJob,
     SetUp,
     degrees_of,
-    dispatchers_of,
     kinds_of,
+    with_first_dispatcher,
 )
 
 COARSE, TIMED = 600, 40  # most set-ups by the coarse clock, and by the usual one
@@ -139,8 +139,7 @@ class SetUpSearch:
     def _smallest(self, every: Sequence[SetUp]) -> SetUp:
         """Return the degrees with the smallest group, with the first dispatcher that it may have."""
         least = min(every, key=lambda degrees: (degrees.etp * degrees.ep, degrees.pp))
-        dispatcher, dispatch = dispatchers_of(self.job, least.ep)[0]
-        return least._replace(dispatcher=dispatcher, dispatch=dispatch)
+        return with_first_dispatcher(self.job, least)
 
     @property
     def settings(self) -> Resolved:

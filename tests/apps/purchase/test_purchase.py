@@ -89,7 +89,7 @@ def test_variants_that_every_network_has_are_jobs_of_their_names():
 
 
 def test_every_job_counts_alike(given, rows):
-    jobs, offers, others = offers_of(given, list(given), rows)
+    jobs, offers, others = offers_of(jobs_and_networks(given), list(given), rows)
     assert jobs == ["mixtral-8x7b, sequence 2048", "mixtral-8x7b, sequence 8192"]
     assert not others
     usd = {(row["fabric"], row["job.batch.sequence"]): row["usd_per_million_tokens"] for row in rows}
@@ -98,20 +98,20 @@ def test_every_job_counts_alike(given, rows):
         own = [usd[offer.network, sequence] / least[sequence] for sequence in (2048, 8192)]
         assert offer.over == pytest.approx(sum(own) / 2, rel=1e-12)
     assert [offer.over for offer in offers] == sorted(offer.over for offer in offers)
-    _, some, others = offers_of(given, list(given), [None, *rows[1:]])
+    _, some, others = offers_of(jobs_and_networks(given), list(given), [None, *rows[1:]])
     assert others == ["fat-tree"]
     assert {offer.network for offer in some} == {"torus", "mfabric"}
 
 
 def test_dollars_with_failures_are_compared_to_those_without(given, rows):
     failing = [row["usd_per_million_tokens"] * 1.25 for row in rows]
-    _, offers, _ = offers_of(given, list(given), rows, failing)
+    _, offers, _ = offers_of(jobs_and_networks(given), list(given), rows, failing)
     for sold in offers:
         assert sold.over_failing == pytest.approx(1.25 * sold.over, rel=1e-12)
-    _, offers, _ = offers_of(given, list(given), rows, [None, *failing[1:]])
+    _, offers, _ = offers_of(jobs_and_networks(given), list(given), rows, [None, *failing[1:]])
     assert {sold.network for sold in offers if sold.usd_failing is None} == {"fat-tree"}
     with pytest.raises(InputError, match="a row of every case"):
-        offers_of(given, list(given), rows[:-1])
+        offers_of(jobs_and_networks(given), list(given), rows[:-1])
 
 
 def offer(name, **shares):
@@ -132,7 +132,7 @@ def test_prices_at_which_another_network_is_the_best_by_hand():
 
 def test_scaled_prices_reverse_the_order_where_they_are_said_to(given, rows, tmp_path):
     """Against rows that are computed again with other prices."""
-    _, offers, _ = offers_of(given, list(given), rows)
+    _, offers, _ = offers_of(jobs_and_networks(given), list(given), rows)
     turned = [turning for turning in turning_points(offers) if turning.above or turning.below]
     found = 0
     usual = resolve(next(iter(given))).parts.prices
@@ -150,7 +150,7 @@ def test_scaled_prices_reverse_the_order_where_they_are_said_to(given, rows, tmp
                 file.write_text(json.dumps(prices))
                 priced = cases(given, {"network.prices": [str(file)]})
                 again = simulate(priced).rows()
-                _, other, _ = offers_of(given, list(priced), again)
+                _, other, _ = offers_of(jobs_and_networks(given), list(priced), again)
                 cheaper = {offer.network: offer.over for offer in other}
                 assert (cheaper[point[1].network] < cheaper[offers[0].network]) == first, (turning.part, factor)
                 found += 1

@@ -63,6 +63,7 @@ class ReplicaTasks:
         self.passed = passed
         self.sent, self.beside = replica.sent, replica.beside
         self.walked = in_float64(replica.walked)
+        self.count = self.walked.blocks.present.sum(axis=-1)  # of blocks in every pass
         self.computed = Computed(workload, self.walked, rules)
         self.through = [site.nothing for site in sites]
         self.blocks: dict[Place, Ready] = {}
@@ -124,8 +125,8 @@ class ReplicaTasks:
             slot, now = blocks[whose], ready[whose]
             if not own.present[slot]:
                 continue
-            backward, count = self.order.kind[slot[:2]] != FORWARD, int(own.present[slot[:2]].sum())
-            block = f"{self._name(slot[:2])}, block {count - 1 - slot[2] if backward else slot[2]}"
+            backward = self.order.kind[slot[:2]] != FORWARD
+            block = f"{self._name(slot[:2])}, block {self.count[slot[:2]] - 1 - slot[2] if backward else slot[2]}"
             if isinstance(op, ops.Decide):
                 if self._flag(slot, "switch", 0, 1) and self._flag(slot, "asks", 0, 1):
                     known[whose] = site.after_all([now], self.decision_s, f"{block}: circuits are known")
