@@ -1,0 +1,86 @@
+"""Chains of demands of a regime, and what is known before each of them."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from mfabric_jax.apps.learning.demands import windows
+from mfabric_jax.apps.learning.environment import BYTES_PER_SERVER, Drift
+from mfabric_jax.apps.learning.regimes.cells import NIC_GBPS, PREVIOUS, RECORDED, Regime
+from mfabric_jax.checks import InputError
+from mfabric_jax.fabric import Region
+
+SEEN = 16  # demands seen before the first decision
+ERRORS = 7919  # folded into the seed's key for the errors of forecasts
+
+
+class Chains(NamedTuple):
+    """B chains of T demands [bytes] on one region; the first `SEEN` are history. `seed` [B]: each chain's own.
+
+    `forecast` [B T S S]: what is expected of a demand before it comes.
+    """
+
+    region: Region
+    demand: Float[Array, "B T S S"]
+    forecast: Float[Array, "B T S S"]
+    seed: Int[np.ndarray, "B"]
+
+
+def region_of(regime: Regime) -> Region:
+    """Return the regime's region, with numbers that programs take as arguments."""
+    degree, nics = jnp.asarray(regime.optical, jnp.int32), jnp.asarray(regime.electrical, jnp.float32)
+    zero = jnp.zeros((), jnp.float32)
+    return Region(regime.servers, jnp.asarray(NIC_GBPS, jnp.float32), degree, nics, delay_s=zero)
+
+
+def draw_chains(regime: Regime, seeds: int, per_seed: int, decisions: int, trace: str | None = None) -> Chains:
+    """Return `per_seed` chains for each seed, of `SEEN` demands and as many `decisions`."""
+    steps = SEEN + decisions
+    if regime.demand == RECORDED:
+        demand = _recorded(regime, seeds * per_seed, steps, trace)
+    else:
+        keys = jnp.concatenate([jax.random.split(jax.random.key(seed), per_seed) for seed in range(seeds)])
+        values = (regime.skew, regime.pairs, regime.memory)
+        demand = _drifting(keys, *(jnp.asarray(value, jnp.float32) for value in values), regime.servers, steps)
+    forecast = _forecast(demand, regime.sigma)
+    return Chains(region_of(regime), demand, forecast, np.repeat(np.arange(seeds), per_seed))
+
+
+def _forecast(demand: Float[Array, "B T S S"], sigma: str | float) -> Float[Array, "B T S S"]:
+    if sigma == PREVIOUS:
+        return jnp.concatenate([demand[:, :1], demand[:, :-1]], axis=1)
+    if not sigma:
+        return demand
+    noise = jax.random.normal(jax.random.key(ERRORS), demand.shape, demand.dtype)
+    return demand * jnp.exp(sigma * noise)
+
+
+@functools.partial(jax.jit, static_argnames=("servers", "steps"))
+def _drifting(keys: Array, skew: Array, pairs: Array, memory: Array, servers: int, steps: int) -> Array:
+    source = Drift(skew=skew, pairs=pairs, memory=memory)
+
+    def draw(key: Array):
+        first, then = jax.random.split(key)
+        state = source.first(first, servers, jnp.float32)[0]
+        return lax.scan(lambda state, key: source.next(key, state), state, jax.random.split(then, steps))[1]
+
+    return jax.vmap(draw)(keys)
+
+
+def _recorded(regime: Regime, chains: int, steps: int, trace: str | None) -> Array:
+    """Return windows of consecutive records of the test split, evenly spread, with the bytes of drifting demand."""
+    if trace is None:
+        raise InputError("regimes of recordings need trace, the recording.")
+    every = windows(trace, None, "test", regime.servers, steps)
+    if len(every) < chains:
+        raise InputError(
+            f"trace must have {chains} windows of {steps} consecutive records in its test split, got {len(every)}."
+        )
+    demand = jnp.asarray(every[np.linspace(0, len(every) - 1, chains).astype(int)], jnp.float32)
+    demand = jnp.where(jnp.eye(regime.servers, dtype=bool), 0, demand)
+    return demand * (BYTES_PER_SERVER * regime.servers / demand.sum((2, 3)).mean())
