@@ -31,9 +31,8 @@ def gaps_table(rows: Rows) -> str:
     lines = []
     for name, gaps in _gaps(rows).items():
         for policy, values in gaps.items():
-            lines.append(
-                {"regime": name, "policy": policy} | {_delay(each): _text(gap) for each, gap in values.items()}
-            )
+            line = {_delay(delay): _text(gap) for delay, gap in values.items()}
+            lines.append({"regime": name, "policy": policy} | line)
             name = ""
     words = "Time over that of the best trajectory for demand that is known in advance, in per cent more."
     return f"{plain(lines, width=160)}\n{words}"
@@ -56,7 +55,8 @@ def build_gaps(rows: Rows) -> Figure:
         axes.imshow(np.clip(cells, 0, MOST), scale.cmap, scale.norm, aspect="auto", interpolation="nearest")
         for (down, across), gap in np.ndenumerate(cells):
             if np.isfinite(gap):
-                ink = style.ink_on(to_hex(scale.to_rgba(min(max(gap, 0), MOST))))
+                colour: Any = scale.to_rgba(min(max(gap, 0), MOST))
+                ink = style.ink_on(to_hex(colour))
                 axes.text(across, down, _text(gap), ha="center", va="center", fontsize=style.FONT - 3, color=ink)
         axes.set_title(policy if policy != BEST else "one all-to-all\nahead, best", loc="left", fontsize=style.FONT - 1)
         axes.set_xticks(range(len(delays)), [_delay(each).replace(" ", "\n") for each in delays])

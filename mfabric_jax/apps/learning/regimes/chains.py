@@ -58,7 +58,7 @@ def draw_chains(
 
 
 def _forecast(demand: Float[Array, "B T S S"], sigma: str | float) -> Float[Array, "B T S S"]:
-    if sigma == PREVIOUS:
+    if isinstance(sigma, str):
         return jnp.concatenate([demand[:, :1], demand[:, :-1]], axis=1)
     if not sigma:
         return demand

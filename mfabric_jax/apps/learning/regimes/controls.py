@@ -265,9 +265,8 @@ def tuned(chains: Chains, delays: Float[Array, "D"], routing: str) -> Served:
     known = expectations(chains, routing)[:, SEEN:]
     every = [uniform(chains, delays, routing)]
     for name in TUNED:
-        proposals = (
-            propose(named(name, routing), known, chains.region) if chains.noisy else shipped(name, chains, routing)
-        )
+        ready = not chains.noisy  # the demand expected is the forecast
+        proposals = shipped(name, chains, routing) if ready else propose(named(name, routing), known, chains.region)
         for horizon in HORIZONS:
             every.append(follow(chains, proposals, known, delays, jnp.full_like(delays, horizon), routing))
     totals = np.stack([np.asarray(served.total_s(delays)) for served in every])  # [tried D B]
