@@ -322,6 +322,14 @@ class Predict(Alternative, frozen=True, tag="predict"):
 class Pays(Alternative, frozen=True, tag="pays"):
     """The switch reconfigures where this is predicted to save time."""
 
+    horizon: Annotated[
+        Amount | None,
+        doc(
+            "Number of blocks whose all-to-alls a reconfiguration is weighed against (auto: from how fast circuits "
+            "age; 1: its own block alone)."
+        ),
+    ] = None
+
 
 class Bound(Alternative, frozen=True, tag="bound"):
     """No circuits: every all-to-all takes its degree bound, which no circuits beat. A reference for other rows."""

@@ -34,6 +34,7 @@ class IterationOf(eqx.Module):
     rule: CircuitRule = eqx.field(static=True)
     routing: str = eqx.field(static=True)
     scenarios: int = eqx.field(static=True)
+    horizon: float | None = eqx.field(static=True)  # of the rule "pays"
     experts: Any = eqx.field(static=True)  # `compute.experts`
     always: bool = eqx.field(static=True)  # the switch reconfigures for every block, even if circuits stay
     acks: float = eqx.field(static=True)  # bytes of acknowledgement per byte of data
@@ -81,7 +82,7 @@ class IterationOf(eqx.Module):
     def _first(self, case: Numbers, inputs: dict[str, Any], busy: Any) -> First:
         trade_off = None
         if self.network.weighs:
-            trade_off = trade_off_of(self.workload, *self.network.costs(case), self.routing)
+            trade_off = trade_off_of(self.workload, *self.network.costs(case), self.routing, self.horizon)
             trade_off = trade_off if busy is None else trade_off._replace(busy=busy)
         rule, guess, sigma = self.rule, inputs.get("guess"), inputs.get("sigma")
         return First(rule.name, guess, trade_off, rule.cold, self.scenarios, sigma)
@@ -130,6 +131,7 @@ def function_of(problem: Problem) -> tuple[IterationOf, dict[str, Any]]:
         rules=settings.rules,
         rule=CircuitRule(first, span, case.circuits.cold_start, case.circuits.partial and changes),
         routing=BOUND if bound else settings.routing,
+        horizon=resolved.horizon,
         scenarios=reconfigure.scenarios if first == "predict" and takes_many(policy) else 0,
         experts=case.compute.experts,
         always=reconfigure.name == "always" and changes,

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from mfabric_jax.evaluate.ageing import horizons_of
 from mfabric_jax.evaluate.circuits import WalkSteps, walk_circuits
 from mfabric_jax.evaluate.demands import NumberedAllToAlls
 from mfabric_jax.evaluate.rules import AHEAD, CircuitRule, TradeOff
@@ -72,6 +73,8 @@ def _walk_blocks(
     steps = WalkSteps(*(_in_order(x, shape, lane) for x in (*columns, busy)))
     if costs is not None:
         costs = _of_stages(costs, many, stages)
+        if costs.horizon is None:
+            costs = costs._replace(horizon=horizons_of(solver, steps, costs))
     count, before = walk_circuits(solver, rule.name, steps, costs, cold=rule.cold, both=rule.both or lane is not None)
     return (_in_place(x, shape, lane) for x in (count, before))
 
@@ -104,7 +107,8 @@ def _of_stages(costs: TradeOff, many: int, stages: int) -> TradeOff:
     def of_stages(x: Any, *more: int) -> Any:
         return xp.repeat(xp.broadcast_to(xp.asarray(x), (many, *more)), stages, axis=0)
 
-    each = {name: of_stages(getattr(costs, name)) for name in ("delay_s", "nic_Bps", "each_s")}
+    numbers = ("delay_s", "nic_Bps", "each_s", *(() if costs.horizon is None else ("horizon",)))
+    each = {name: of_stages(getattr(costs, name)) for name in numbers}
     each |= {name: of_stages(getattr(costs, name), 3) for name in ("inner_s", "behind_s", "expert_s")}
     return costs._replace(**each)
 

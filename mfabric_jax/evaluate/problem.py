@@ -196,7 +196,7 @@ class Problem:
         """Costs and gains of a reconfiguration, at every bandwidth."""
         each = [(self.rates(gbps), self.seconds) for gbps in self.bandwidths]
         rates, seconds = jax.tree.map(lambda *x: np.array(x, float), *each)
-        return trade_off_of(self.workload, rates, seconds, self.resolved.routing)
+        return trade_off_of(self.workload, rates, seconds, self.resolved.routing, self.resolved.horizon)
 
     @functools.cached_property
     def path_links(self) -> float:

@@ -46,6 +46,7 @@ class TradeOff(NamedTuple):
       load.
     - `behind_s` [C 3]: computation after the last all-to-all of a block.
     - `tolerance`: fresh circuits must save more than this part of the block's all-to-all time.
+    - `horizon`: blocks whose all-to-alls a reconfiguration is weighed against; None: from how circuits age (`ageing`).
     """
 
     delay_s: Float[Array, "*C"] | float
@@ -57,12 +58,15 @@ class TradeOff(NamedTuple):
     tolerance: Float[Array, ""] | float = 0.0
     expert_s: Float[Array, "*C 3"] | float = 0.0
     busy: Float[Array, "*C P Q L"] | float = 1.0
+    horizon: Float[Array, "*C"] | float | None = 1.0
 
 
 Seconds = tuple[Array, ...]  # until circuits and packet switches finish, at unit bandwidth
 
 
-def trade_off_of(workload: Workload, rates: Any, seconds: BlockSeconds, routing: str = "unsplit") -> TradeOff:
+def trade_off_of(
+    workload: Workload, rates: Any, seconds: BlockSeconds, routing: str = "unsplit", horizon: float | None = None
+) -> TradeOff:
     """Return the costs and gains of a reconfiguration, at rates and seconds of one case () or of many [C]."""
     reduces = 1 + ffn_all_reduces(workload, moe=True)
     reduce_s = reduces * tp_bytes_per_gpu(workload) / (rates.nvlink_Bps * rates.tp_over)
@@ -84,7 +88,8 @@ def trade_off_of(workload: Workload, rates: Any, seconds: BlockSeconds, routing:
     inner_s = weigh(inner, **with_back("inner", seconds.moe_s, back.moe))
     expert_s = weigh(inner, **with_back("inner", seconds.expert_s, back.expert))
     tolerance = RELAY_TOLERANCE if routing == "relay" else 0.0
-    return TradeOff(rates.delay_s, rates.nic_Bps, size, inner_s, behind_s, rates.each_s, tolerance, expert_s)
+    trade_off = TradeOff(rates.delay_s, rates.nic_Bps, size, inner_s, behind_s, rates.each_s, tolerance, expert_s)
+    return trade_off._replace(horizon=horizon)
 
 
 def what_pays(
@@ -96,36 +101,61 @@ def what_pays(
     behind: Int[Array, "*N"],
     busy: Float[Array, "*N"],
 ) -> Bool[Array, "2 *N"]:
-    """Return, for each all-to-all of a block [2 ..], whether fresh circuits make the block's all-to-alls end earlier.
+    """Return, for each all-to-all of a block [2 ..], whether fresh circuits are worth their delay.
+
+    What they save in this block's all-to-alls counts once, and as often again as the horizon exceeds one block.
 
     - `kept`, `fresh`: seconds with the circuits in place and with fresh ones, at unit bandwidth.
     - `new_circuits`: their number.
     - `kind`, `behind`: `Places.kind` of this block's pass and of the previous block (0: it has no all-to-alls).
     """
+    xp, nic_Bps = array_module(kept, trade_off), trade_off.nic_Bps
+    first_size, second_size = _sizes(trade_off, kind)
+    paid_now, paid_later = exposed_delays(trade_off, fresh, new_circuits, kind, behind, busy)
+    old, new = (xp.maximum(*seconds) / xp.asarray(nic_Bps, kept[0].dtype) for seconds in (kept, fresh))
+    # Seconds saved over circuits that stay; exact in a tie, although compilers fuse sums of products differently.
+    shorter, after = old - new, (xp.asarray(trade_off.horizon, old.dtype) - 1) * (first_size + second_size)
+    now = (first_size + second_size + after) * shorter - paid_now
+    later = (second_size + after) * shorter - paid_later
+    never = trade_off.tolerance * (first_size + second_size) * old
+    first = now > xp.maximum(later, never)
+    return xp.stack([first, first | (later > never)])
+
+
+def exposed_delays(
+    trade_off: TradeOff,
+    fresh: Seconds,
+    new_circuits: Float[Array, "*N"],
+    kind: Int[Array, "*N"],
+    behind: Int[Array, "*N"],
+    busy: Float[Array, "*N"],
+) -> tuple[Float[Array, "*N"], Float[Array, "*N"]]:
+    """Return the seconds of a delay that nothing hides before a block's first all-to-all, and before its second.
+
+    Arguments as in `what_pays`.
+    """
     # This estimate hides a reconfiguration behind its block's computation and behind packets slower than circuits. It
     # ignores idle time of the pipeline, passes of weight gradients, propagation, overlap in parts, decisions, partial
     # reconfiguration, recomputed all-to-alls, the output head, and waits for context rings and gathered parameters.
-    xp, dtype = array_module(kept, trade_off), kept[0].dtype
+    xp, dtype = array_module(fresh, trade_off), fresh[0].dtype
     delay_s, each_s, nic_Bps = (xp.asarray(x, dtype) for x in (trade_off.delay_s, trade_off.each_s, trade_off.nic_Bps))
     delay_s, busy = delay_s + each_s * new_circuits, xp.asarray(busy, dtype)
-    old, optical, new = xp.maximum(*kept) / nic_Bps, fresh[0] / nic_Bps, xp.maximum(*fresh) / nic_Bps
-    backward = kind > 0
-    first_size, second_size = (xp.where(backward, trade_off.size[1 - which], trade_off.size[which]) for which in (0, 1))
-    ready = xp.where(backward, _of_kind(trade_off.behind_s, behind), 0)  # demand known before: time to reconfigure
+    optical, new = fresh[0] / nic_Bps, xp.maximum(*fresh) / nic_Bps
+    ready = xp.where(kind > 0, _of_kind(trade_off.behind_s, behind), 0)  # demand known before: time to reconfigure
     computed = _of_kind(trade_off.inner_s, kind) + (busy - 1) * _of_kind(trade_off.expert_s, kind)
 
     def paid_delay(hidden: Array, size: Array):
         return xp.where(optical > 0, xp.maximum(delay_s - hidden - size * (new - optical), 0), 0)
 
-    # Seconds saved over circuits that stay; exact in a tie, although compilers fuse sums of products differently.
-    shorter = old - new
-    now, later = (
-        (first_size + second_size) * shorter - paid_delay(ready, first_size),
-        second_size * shorter - paid_delay(computed, second_size),
-    )
-    never = trade_off.tolerance * (first_size + second_size) * old
-    first = now > xp.maximum(later, never)
-    return xp.stack([first, first | (later > never)])
+    sizes = _sizes(trade_off, kind)
+    return paid_delay(ready, sizes[0]), paid_delay(computed, sizes[1])
+
+
+def _sizes(trade_off: TradeOff, kind: Int[Array, "*N"]) -> tuple[Array, Array]:
+    """Return the sizes of a block's first and second all-to-all, over that of the dispatch."""
+    xp = array_module(kind, trade_off)
+    first, second = (xp.where(kind > 0, trade_off.size[1 - which], trade_off.size[which]) for which in (0, 1))
+    return first, second
 
 
 def _of_kind(table: Float[Array, "*N 3"] | float, kind: Int[Array, "*N"]) -> Array:

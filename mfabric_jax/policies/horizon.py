@@ -8,8 +8,8 @@ when
 
     slope * (seconds that fresh circuits save now) > cycle_cost,
 
-which is "horizon * saving > delay" with horizon = slope * delay / cycle_cost: the delay counts against the savings of
-`horizon` all-to-alls, and not of one. `slope` turns the saving on the demand seen last into that on the demand to come.
+which is "`horizon` * saving > delay": the delay counts against the savings of several all-to-alls, and not of one.
+`slope` turns the saving on the demand seen last into that on the demand to come.
 
 All functions take NumPy or JAX arrays with any leading axes, and are differentiable. Sources: renewal at the best age,
 Barlow and Hunter, Operations Research 8(1), 1960; stop where the next step costs more than the best long-run mean
@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from mfabric_jax.support.array_module import Array, array_module
+from mfabric_jax.support.array_module import Array, align_rank, array_module
 
+TINY = float(np.finfo(np.float32).tiny)
 Seconds = Float[Array, "*B"] | float
 
 
@@ -38,27 +39,19 @@ def cycle_cost(loss: Float[Array, "*B J"], delay_s: Seconds) -> Float[Array, "*B
 
 def cycle_length(loss: Float[Array, "*B J"], delay_s: Seconds) -> Float[Array, "*B"]:
     """Return the number of all-to-alls in the cheapest cycle; infinite if circuits are best never renewed."""
-    xp, cycles = array_module(loss, delay_s), _cycles(loss, delay_s)
+    xp, loss, cycles = array_module(loss, delay_s), _floats(loss), _cycles(loss, delay_s)
     shortest = cycles.argmin(-1)
-    return xp.where(shortest == loss.shape[-1], xp.inf, shortest + 1.0)
+    return xp.where(shortest == loss.shape[-1], xp.asarray(xp.inf, loss.dtype), (shortest + 1).astype(loss.dtype))
 
 
-def horizon(loss: Float[Array, "*B J"], delay_s: Seconds, slope: Seconds = 1.0) -> Float[Array, "*B"]:
-    """Return the number of all-to-alls whose savings count against one delay, at least `slope`."""
-    xp, cost = array_module(loss, delay_s, slope), cycle_cost(loss, delay_s)
-    return slope * xp.where(cost > 0, delay_s / xp.where(cost > 0, cost, 1), 1)
-
-
-def lasting_saving(
-    saving_s: Seconds,
-    loss: Float[Array, "*B J"],
-    delay_s: Seconds,
-    usual_s: Seconds = np.nan,
-    remaining: Seconds = np.inf,
+def least_saving(
+    loss: Float[Array, "*B J"], delay_s: Seconds, *, usual_s: Seconds = np.nan, remaining: Seconds = np.inf
 ) -> Float[Array, "*B"]:
-    """Return the seconds that renewing circuits from now on saves over never renewing them, delays subtracted.
+    """Return the seconds that a reconfiguration must save at the next all-to-all to be worth its delay.
 
-    - `saving_s`: seconds that fresh circuits save at the next all-to-all.
+    It is the larger of two limits: `cycle_cost`; and the saving from which renewing circuits from now on beats never
+    renewing them. Without the second, demand that jumps between few states would cause a reconfiguration at every jump.
+
     - `usual_s`: seconds an all-to-all that the circuits in place usually lose to fresh ones; NaN: those of the oldest
       age, for circuits that were chosen for recent demand.
     - `remaining`: all-to-alls that follow; infinite: the J that ages were followed for.
@@ -66,16 +59,31 @@ def lasting_saving(
     What circuits in place lose returns to the usual as fast as circuits age: of the difference the part
     1 - loss[j] / loss[J] is left after j all-to-alls.
     """
-    xp, oldest = array_module(saving_s, loss, delay_s, usual_s, remaining), _oldest(loss)
+    loss, dtype = _floats(loss), _floats(loss).dtype
+    xp, oldest = array_module(loss, delay_s, usual_s, remaining), _oldest(loss)
+    delay, usual, left = (xp.asarray(value, dtype) for value in (delay_s, usual_s, remaining))
     seen = xp.isfinite(loss)
-    ages, usual = seen.sum(-1), xp.where(xp.isnan(usual_s), oldest, usual_s)
-    steps = xp.where(xp.isfinite(remaining), remaining, ages)
-    counted = seen & (xp.arange(loss.shape[-1]) < steps[..., None])
-    kept = xp.where(counted, 1 - xp.where(seen, loss, 0) / xp.where(oldest > 0, oldest, 1)[..., None], 0).sum(-1)
-    stay = (saving_s - usual) * kept + usual * steps
-    once = delay_s + xp.where(counted, loss, 0).sum(-1) + xp.maximum(steps - ages, 0) * oldest
-    renewed = xp.where(counted, _renewed(loss, delay_s), xp.inf).min(-1)
-    return stay - xp.minimum(once, steps * renewed)
+    ages, usual = seen.sum(-1).astype(dtype), xp.where(xp.isnan(usual), oldest, usual)
+    steps = xp.where(xp.isfinite(left), left, ages)
+    counted = seen & (_along(xp.arange(loss.shape[-1], dtype=dtype), loss) < steps[..., None])
+    lost = xp.where(counted, loss, 0)
+    kept = xp.where(counted, 1 - lost / xp.where(oldest > 0, oldest, 1)[..., None], 0).sum(-1)
+    once = delay + lost.sum(-1) + xp.maximum(steps - ages, 0) * oldest
+    renewed = xp.minimum(once, steps * xp.where(counted, _renewed(loss, delay), xp.inf).min(-1))
+    ever = usual + (renewed - usual * steps) / xp.where(kept > 0, kept, 1)
+    return xp.maximum(cycle_cost(loss, delay), ever)
+
+
+def horizon(
+    loss: Float[Array, "*B J"], delay_s: Seconds, *, usual_s: Seconds = np.nan, remaining: Seconds = np.inf
+) -> Float[Array, "*B"]:
+    """Return the number of all-to-alls whose savings count against one delay: the delay over `least_saving`.
+
+    Without a delay it is 1.
+    """
+    xp, least = array_module(loss, delay_s), least_saving(loss, delay_s, usual_s=usual_s, remaining=remaining)
+    delay = xp.asarray(delay_s, least.dtype)
+    return xp.where((least > 0) & (delay > 0), delay / xp.where(least > 0, least, 1), 1)
 
 
 def should_reconfigure(
@@ -88,38 +96,38 @@ def should_reconfigure(
     remaining: Seconds = np.inf,
     softness: float = 0.0,
 ) -> Bool[Array, "*B"] | Float[Array, "*B"]:
-    """Return whether circuits should be renewed before the next all-to-all.
+    """Return whether circuits should be renewed before the next all-to-all: slope * saving > `least_saving`.
 
     - `saving_s`: seconds by which fresh circuits beat those in place on the demand expected; `slope`: the part of this
       that experience confirms.
     - `delay_s`: seconds that a reconfiguration adds. Without a delay, any saving is enough.
-    - `usual_s`, `remaining`: as in `lasting_saving`.
-    - `softness`: 0: True or False. Above 0: a weight between 0 and 1, whose derivative in all arguments is that of
-      logistic functions of this width, relative to the delay.
-
-    Two conditions hold: the expected saving exceeds `cycle_cost`; and renewing circuits from now on beats keeping them
-    (`lasting_saving`), so that demand which jumps between few states does not cause a reconfiguration at every jump.
+    - `usual_s`, `remaining`: as in `least_saving`.
+    - `softness`: 0: True or False. Above 0: a weight between 0 and 1 instead, with derivatives in all numbers: the
+      logistic function of the seconds above the limit, over this part of the delay.
     """
-    xp, expected = array_module(saving_s, loss, delay_s, slope, usual_s), slope * saving_s
-    margin = expected - cycle_cost(loss, delay_s)
-    lasting = lasting_saving(expected, loss, delay_s, usual_s, remaining)
+    least = least_saving(loss, delay_s, usual_s=usual_s, remaining=remaining)
+    xp = array_module(saving_s, slope, least)
+    margin = xp.asarray(slope, least.dtype) * xp.asarray(saving_s, least.dtype) - least
     if not softness:
-        return (margin > 0) & (lasting > 0)
-    width = softness * xp.maximum(xp.asarray(delay_s), np.finfo(np.float32).tiny)
-    return _logistic(xp, margin / width) * _logistic(xp, lasting / width)
+        return margin > 0
+    width = softness * xp.maximum(xp.asarray(delay_s, least.dtype), xp.asarray(TINY, least.dtype))
+    return 0.5 * (1 + xp.tanh(margin / (2 * width)))
 
 
 def _cycles(loss: Array, delay_s: Any) -> Array:
     """Return the seconds an all-to-all of cycles of 1, 2, .. J all-to-alls, and of one that never ends [.. J + 1]."""
     xp, renewed = array_module(loss, delay_s), _renewed(loss, delay_s)
-    return xp.concatenate([renewed, _oldest(loss)[..., None] + xp.zeros_like(renewed[..., :1])], -1)
+    never = xp.broadcast_to(_oldest(_floats(loss))[..., None], (*renewed.shape[:-1], 1))
+    return xp.concatenate([renewed, never], -1)
 
 
 def _renewed(loss: Array, delay_s: Any) -> Array:
     """Return the seconds an all-to-all of cycles of 1, 2, .. J all-to-alls [.. J]."""
-    xp = array_module(loss, delay_s)
-    length = xp.arange(1, loss.shape[-1] + 1, dtype=loss.dtype)
-    return (xp.asarray(delay_s)[..., None] + xp.cumsum(loss, -1)) / length
+    xp, loss = array_module(loss, delay_s), _floats(loss)
+    delay = xp.asarray(delay_s, loss.dtype)[..., None]
+    total = xp.cumsum(loss, -1)
+    total = _along(total, delay) + _along(delay, total)
+    return total / _along(xp.arange(1, loss.shape[-1] + 1, dtype=loss.dtype), total)
 
 
 def _oldest(loss: Array) -> Array:
@@ -127,5 +135,10 @@ def _oldest(loss: Array) -> Array:
     return xp.where(xp.isfinite(loss), loss, 0).max(-1)
 
 
-def _logistic(xp: Any, value: Array) -> Array:
-    return 0.5 * (1 + xp.tanh(value / 2))
+def _floats(values: Any) -> Array:
+    return values if hasattr(values, "dtype") else np.asarray(values, float)
+
+
+def _along(values: Array, other: Array) -> Array:
+    """Return the values with leading axes of length 1, where `other` has more axes."""
+    return align_rank(values, other) if values.ndim < other.ndim else values

@@ -122,7 +122,8 @@ class Renewal(eqx.Module):
         mean = weight * new + (1 - weight) * last
         seen = (new > 0) & (last > 0)
         logs = weight * jnp.log(jnp.where(seen, new, 1)) + (1 - weight) * jnp.log(jnp.where(seen, last, 1))
-        return forecast.sum() * _unit(jnp.where(seen, jnp.exp(logs), mean))
+        parts = _unit(jnp.where(seen, jnp.exp(logs), mean))
+        return forecast.sum() * parts.astype(forecast.dtype)
 
     def decide(
         self,
@@ -150,7 +151,7 @@ class Renewal(eqx.Module):
             forecast=_unit(expected if forecast is None else forecast),
         )
         ageing = self.ageing(state)
-        delay = jnp.asarray(delay_s) / jnp.where(ageing.mean_bytes > 0, ageing.mean_bytes, jnp.inf)
+        delay = jnp.asarray(delay_s, jnp.float32) / jnp.where(ageing.mean_bytes > 0, ageing.mean_bytes, jnp.inf)
         family = jnp.argmin(ageing.fresh + cycle_cost(ageing.loss, jnp.broadcast_to(delay, ageing.fresh.shape)))
         usual = jnp.where(state.age < RECENT, jnp.nan, self._usual(state, state.recent_s[:, family]))
         reconfigure = should_reconfigure(
@@ -168,10 +169,10 @@ class Renewal(eqx.Module):
 
     def observe(self, state: State, demand: Float[Array, "S S"]) -> State:
         """Return the state after an all-to-all of this demand [bytes]."""
-        unit, known = _unit(demand), jnp.arange(self.ages) <= state.steps
+        unit, known = _unit(demand), jnp.arange(self.ages, dtype=jnp.int32) <= state.steps
         seconds = self._seconds(state.proposals, unit)
         lost, expected = (
-            jnp.where(known, loss, 0).astype(jnp.float32) for loss in (seconds - seconds[:, :1], state.expected)
+            jnp.where(known[None], loss, 0).astype(jnp.float32) for loss in (seconds - seconds[:, :1], state.expected)
         )
         news = Sums(
             lost=lost,
@@ -197,17 +198,17 @@ class Renewal(eqx.Module):
         """Return what the observations so far say of every family. A loss never falls with age."""
         sums, steps = state.sums, jnp.maximum(state.steps, 1).astype(jnp.float32)
         often = (sums.times >= OFTEN * sums.times[0]) & (sums.times > 0)
-        mean = sums.lost / jnp.where(sums.times > 0, sums.times, 1)
-        rising = lax.cummax(jnp.maximum(jnp.where(often, mean, 0), 0), axis=1)
-        loss = jnp.where(often | (jnp.arange(self.ages) == 0), rising, jnp.inf)
+        mean = sums.lost / jnp.where(sums.times > 0, sums.times, 1)[None]
+        rising = lax.cummax(jnp.maximum(jnp.where(often[None], mean, 0), 0), axis=1)
+        loss = jnp.where((often | (jnp.arange(self.ages, dtype=jnp.int32) == 0))[None], rising, jnp.inf)
         slope = jnp.where(sums.square > 0, sums.product / jnp.where(sums.square > 0, sums.square, 1), 1)
         return Ageing(sums.fresh / steps, loss, jnp.clip(slope, LEAST_SLOPE, MOST_SLOPE), sums.bytes / steps)
 
     def _usual(self, state: State, fresh_s: Float[Array, "R"]) -> Float[Array, ""]:
         """Return how much longer recent demands would have taken on the circuits in place than on fresh ones."""
-        known = jnp.arange(len(state.recent)) < state.steps
+        known = jnp.arange(len(state.recent), dtype=jnp.int32) < state.steps
         kept_s = jax.vmap(lambda demand: self._seconds(state.count, demand))(state.recent)
-        return jnp.where(known, kept_s - fresh_s, 0).sum() / jnp.maximum(known.sum(), 1)
+        return jnp.where(known, kept_s - fresh_s, 0).sum() / jnp.maximum(known.sum(), 1).astype(kept_s.dtype)
 
     def _seconds(self, count: Int[Array, "*B S S"], demand: Float[Array, "S S"]) -> Float[Array, "*B"]:
         def seconds_of(matrix: Array):
@@ -216,12 +217,13 @@ class Renewal(eqx.Module):
             return fluid_lower_bound(self.region, Circuits(matrix), demand, routing=self.routing)
 
         flat = count.reshape(-1, *count.shape[-2:])
-        return jax.vmap(seconds_of)(flat).reshape(count.shape[:-2])
+        return jax.vmap(seconds_of)(flat).reshape(count.shape[:-2]).astype(jnp.float32)
 
 
 def _unit(demand: Float[Array, "S S"]) -> Float[Array, "S S"]:
+    """Return the demand in parts of its bytes, in the precision of the state."""
     total = demand.sum()
-    return demand / jnp.where(total > 0, total, 1)
+    return (demand / jnp.where(total > 0, total, 1)).astype(jnp.float32)
 
 
 def _push(recent: Float[Array, "R ..."], newest: Array) -> Float[Array, "R ..."]:
@@ -231,7 +233,7 @@ def _push(recent: Float[Array, "R ..."], newest: Array) -> Float[Array, "R ..."]
 def _squared_error(guess: Float[Array, "S S"], demand: Float[Array, "S S"]) -> Float[Array, ""]:
     """Return the mean squared log error of a guess, after removing its common scale."""
     both = (guess > 0) & (demand > 0)
-    many = jnp.maximum(both.sum(), 1).astype(jnp.float32)
+    many = jnp.maximum(both.sum(), 1).astype(guess.dtype)
     error = jnp.where(both, jnp.log(jnp.where(both, guess, 1)) - jnp.log(jnp.where(both, demand, 1)), 0)
-    error = jnp.where(both, error - error.sum() / many, 0).astype(jnp.float32)
-    return (error**2).sum() / many
+    error = jnp.where(both, error - error.sum() / many, 0)
+    return ((error**2).sum() / many).astype(jnp.float32)

@@ -227,6 +227,11 @@ class Resolved(Hardware):
         return "block" if reconfigure.name in ("on-demand", "always", "span") else reconfigure.name
 
     @property
+    def horizon(self) -> float | None:
+        """Blocks against which the rule "pays" weighs a reconfiguration; None: from how circuits age."""
+        return getattr(self.case.circuits.reconfigure, "horizon", None)
+
+    @property
     def circuits_for(self) -> str:
         """Name of the span in `timing.CircuitSpan`."""
         reconfigure: Any = self.case.circuits.reconfigure

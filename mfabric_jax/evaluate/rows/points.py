@@ -237,7 +237,9 @@ class EvaluatedBlock:
         _, first, which = np.unique(depends_on, axis=0, return_index=True, return_inverse=True)
         slot = slot_of(self.job)
         solved, shown = SolvedCases(which.reshape(-1), {}, {}, {}), slot and slot.position
-        trade_off = trade_off_of(self.job, *costs[""], self.resolved.routing) if self.problem.weighs else None
+        trade_off = None
+        if self.problem.weighs:
+            trade_off = trade_off_of(self.job, *costs[""], self.resolved.routing, self.resolved.horizon)
         at_once = max(1, MOST_ALL_TO_ALLS // places(self.job).present.size)
         for some, loads_of in self._groups(cases, first, trade_off):
             for keys in np.split(some, range(at_once, len(some), at_once)):

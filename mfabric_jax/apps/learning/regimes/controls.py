@@ -39,7 +39,7 @@ class Served(NamedTuple):
     decision_s: float
 
     def total_s(self, delays: Float[Array, "D"]) -> Float[Array, "D B"]:
-        return (self.exchange_s + self.changed * delays[:, None, None]).sum(-1)
+        return (self.exchange_s + jnp.where(self.changed, delays[:, None, None], 0)).sum(-1)
 
 
 Control = Callable[[Chains, Float[Array, "D"], str], Served]

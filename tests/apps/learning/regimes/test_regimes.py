@@ -1,0 +1,147 @@
+"""The regimes: bounds against enumeration, causality, rows, resumption."""
+
+import dataclasses
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mfabric_jax import Region
+from mfabric_jax.apps.learning import best_trajectory
+from mfabric_jax.apps.learning.regimes import Regimes, bench, compare_regimes
+from mfabric_jax.apps.learning.regimes.cells import DELAYS_S, DRIFTING, PAIRS
+from mfabric_jax.apps.learning.regimes.chains import SEEN, Chains, draw_chains
+from mfabric_jax.apps.learning.regimes.controls import CONTROLS, of_policy
+from mfabric_jax.apps.learning.regimes.lookahead import Table, clairvoyant_s, informed_s, table_of
+from mfabric_jax.checks import InputError
+from mfabric_jax.policies import uniform
+
+SMALL = PAIRS._replace(servers=8)
+DELAYS = jnp.asarray(DELAYS_S, jnp.float32)
+
+
+def drawn_table(seed, sets=4, steps=5):
+    random = np.random.default_rng(seed)
+    return Table(random.exponential(size=(2, sets, steps)), np.array([-1, *range(-1, sets - 2)]))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("delay", [0.0, 0.3, 5.0])
+def test_the_clairvoyant_is_the_best_of_all_trajectories(seed, delay):
+    table = drawn_table(seed)
+    sets, steps = table.seconds.shape[1:]
+    for chain, best in zip(table.seconds, clairvoyant_s(table, delay), strict=True):
+        totals = [
+            sum(chain[now, step] for step, now in enumerate(path))
+            + delay * sum(a != b for a, b in itertools.pairwise((0, *path)))
+            for path in itertools.product(range(sets), repeat=steps)
+        ]
+        assert best == pytest.approx(min(totals))
+    assert (informed_s(table, delay, steps) >= clairvoyant_s(table, delay) - 1e-12).all()
+
+
+def test_who_knows_all_and_may_use_all_is_clairvoyant():
+    table = drawn_table(3)._replace(born=np.full(4, -1))
+    for delay in (0.0, 0.3):
+        np.testing.assert_allclose(informed_s(table, delay, 5), clairvoyant_s(table, delay))
+
+
+def test_the_table_agrees_with_the_best_trajectory_of_the_environment():
+    chains = draw_chains(SMALL._replace(servers=8), range(1), 1, 4)
+    demand = np.asarray(chains.demand[0, SEEN:])
+    region = Region(8, 400.0, 4, 1, delay_s=1e-3)
+    candidates = np.stack([np.asarray(uniform(None, region).circuits.count)])
+    want = best_trajectory(jnp.asarray(demand), region, jnp.asarray(candidates))
+    table = table_of(chains, "split")
+    alone = Table(table.seconds[:, :1], table.born[:1])
+    assert clairvoyant_s(alone, 1e-3)[0] == pytest.approx(float(want.total_s), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", list(CONTROLS))
+def test_no_decision_depends_on_demand_beyond_its_forecast(name):
+    if name == "tuned horizon":
+        pytest.skip("its tuning sees whole chains, of other seeds")
+    chains, cut = draw_chains(SMALL._replace(sigma=0.5), range(2), 1, 6), 3
+    other = draw_chains(SMALL._replace(sigma=0.5), range(7, 9), 1, 6)
+    steps = np.arange(chains.demand.shape[1])[None, :, None, None]
+    late_demand, late_forecast = (jnp.asarray(steps >= SEEN + cut + more) for more in (0, 1))
+    changed = Chains(
+        chains.region,
+        jnp.where(late_demand, other.demand, chains.demand),
+        jnp.where(late_forecast, other.forecast, chains.forecast),
+        chains.seed,
+        chains.noisy,
+    )
+    first, second = (CONTROLS[name](each, DELAYS, "split") for each in (chains, changed))
+    np.testing.assert_array_equal(first.changed[..., : cut + 1], second.changed[..., : cut + 1])
+    np.testing.assert_array_equal(first.exchange_s[..., :cut], second.exchange_s[..., :cut])
+    if name not in ("uniform", *(control for control in CONTROLS if control.endswith("always"))):
+        assert first.changed.shape == (len(DELAYS), 2, 6)
+
+
+def last_seen(demand, region, *, previous=None, key=None, history=None):
+    """An own policy: even circuits, unless the history says otherwise."""
+    assert history is None or history.shape[0] == SEEN
+    return uniform(demand, region)
+
+
+def test_an_own_policy_is_a_row_and_uniform_gets_what_even_circuits_get():
+    chains = draw_chains(SMALL, range(2), 1, 4)
+    own, want = of_policy(last_seen, chains, DELAYS, "split"), CONTROLS["uniform"](chains, DELAYS, "split")
+    np.testing.assert_allclose(own.exchange_s, want.exchange_s, rtol=1e-6)
+    assert not own.changed.any()
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return list(compare_regimes(Regimes(servers=(8,), seeds=2, chains=1, decisions=6)))
+
+
+def test_rows_have_a_gap_for_every_policy_and_delay(rows):
+    config = Regimes(servers=(8,), seeds=2, chains=1, decisions=6)
+    assert len(rows) == config.rows
+    by = {(row["policy"], row["delay_s"]): row for row in rows}
+    for delay in DELAYS_S:
+        assert by["clairvoyant", delay]["gap"] == 0
+        for name in ("renewal", "uniform", "greedy pays", "next 4 known"):
+            row = by[name, delay]
+            assert row["gap"] >= -1e-3
+            assert row["gap_low"] <= row["gap"] <= row["gap_high"]
+            assert row["causal"] == (name != "next 4 known")
+    assert by["uniform", 0.0]["over_bound"] == pytest.approx(by["uniform", 0.1]["over_bound"])
+    assert by["renewal", 0.0]["decision_s"] > 0
+
+
+def test_an_interrupted_run_goes_on_with_the_same_rows(rows):
+    config = Regimes(servers=(8,), seeds=2, chains=1, decisions=6)
+    again = list(compare_regimes(config, start=len(rows) - 3))
+    timeless = [{name: value for name, value in row.items() if name != "decision_s"} for row in again]
+    assert timeless == [{name: value for name, value in row.items() if name != "decision_s"} for row in rows[-3:]]
+
+
+def test_regimes_are_the_cells_of_the_study():
+    assert len(DRIFTING) * len(DELAYS_S) >= 40
+    assert len(set(DRIFTING)) == len(DRIFTING)
+    assert Regimes(full=True).size == (10, 8, 64)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"seeds": 1}, "seeds must be a number from 2 to 10, got 1."),
+        ({"servers": (12,)}, "servers must be among 8, 16, 32, got 12."),
+        ({"also": ("renewal",)}, "also names further policies; 'renewal' is compared anyway."),
+        ({"decisions": 0}, "decisions must be"),
+    ],
+)
+def test_mistakes_are_one_sentence(settings, words):
+    with pytest.raises(InputError, match=words):
+        Regimes(**settings)
+
+
+def test_slow_policies_run_on_one_chain_of_each_seed():
+    chains = draw_chains(SMALL, range(2), 3, 4)
+    some = bench._some("sample-average pays", chains)
+    assert some.demand.shape[0] == 2
+    assert dataclasses.replace(some).seed.tolist() == [0, 1]
