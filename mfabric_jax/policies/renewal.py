@@ -205,10 +205,18 @@ class Renewal(eqx.Module):
         return Ageing(sums.fresh / steps, loss, jnp.clip(slope, LEAST_SLOPE, MOST_SLOPE), sums.bytes / steps)
 
     def _usual(self, state: State, fresh_s: Float[Array, "R"]) -> Float[Array, ""]:
-        """Return how much longer recent demands would have taken on the circuits in place than on fresh ones."""
+        """Return how much longer recent demands would have taken on the circuits in place than on fresh ones.
+
+        Parallel chains share the mean over those whose circuits are old: one chain's own would decide by luck.
+        """
         known = jnp.arange(len(state.recent), dtype=jnp.int32) < state.steps
         kept_s = jax.vmap(lambda demand: self._seconds(state.count, demand))(state.recent)
-        return jnp.where(known, kept_s - fresh_s, 0).sum() / jnp.maximum(known.sum(), 1).astype(kept_s.dtype)
+        own = jnp.where(known, kept_s - fresh_s, 0).sum() / jnp.maximum(known.sum(), 1).astype(kept_s.dtype)
+        if self.shared is None:
+            return own
+        old = (state.age >= RECENT).astype(own.dtype)
+        many = lax.psum(old, self.shared)
+        return lax.psum(own * old, self.shared) / jnp.maximum(many, 1)
 
     def _seconds(self, count: Int[Array, "*B S S"], demand: Float[Array, "S S"]) -> Float[Array, "*B"]:
         def seconds_of(matrix: Array):

@@ -24,8 +24,9 @@ from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.routing import Plan, fluid_lower_bound
 
 HISTORY = 8  # demands that `sample-average` plans for
+STARTS = 4  # of `threshold`, unless stated
 AT_ONCE = 16  # demands that a policy plans for in one batch
-FAMILIES = ("uniform", "greedy", "greedy-next")  # proposals that compete under "renewal"
+FAMILIES = ("uniform", "greedy", "greedy-next", "threshold(starts=1)")  # proposals that compete under "renewal"
 
 
 class Served(NamedTuple):
@@ -82,7 +83,7 @@ def _propose(policy: policies.Policy, demand: Array, region: Region) -> Array:
 
 
 def named(name: str, routing: str) -> policies.Policy:
-    starts = {"starts": 4} if name == "threshold" else {}
+    starts = {"starts": STARTS} if name == "threshold" else {}
     return policies.get_suitable(name, routing=routing, **starts)
 
 
