@@ -73,15 +73,15 @@ class _Sent(NamedTuple):
 @functools.partial(jax.jit, static_argnames="steps")
 def _descend_shares(region: Region, circuits: Circuits, demand: Array, steps: int) -> Float[Array, "S S S+2"]:
     start = _start(region, circuits, demand)
-    served, scaled, unit = start.sent.links.demand, start.scaled, start.unit
+    served, unit = start.sent.links.demand, start.unit
     enough = degree_bound(region, served) * jnp.asarray(1 + NEAR, unit.dtype) / jnp.where(unit > 0, unit, 1)
     first = level(region.servers, start.first.dtype)
-    return start.improved(minimise(scaled.soft_time, first, steps, enough=enough)[0])
+    return start.shares_of(minimise(start.links.soft_time, first, steps, enough=enough)[0])
 
 
 @jax.jit
 def _shares_of(region: Region, circuits: Circuits, demand: Array, potentials: Potentials) -> Float[Array, "S S S+2"]:
-    return _start(region, circuits, demand).improved(potentials)
+    return _start(region, circuits, demand).shares_of(potentials)
 
 
 class _Start(NamedTuple):
@@ -92,13 +92,13 @@ class _Start(NamedTuple):
     unit: Float[Array, ""]
 
     @property
-    def scaled(self) -> RelayLinks:
+    def links(self) -> RelayLinks:
         links = self.sent.links
         return links._replace(demand=links.demand / jnp.where(self.unit > 0, self.unit, 1))
 
-    def improved(self, potentials: Potentials) -> Float[Array, "S S S+2"]:
+    def shares_of(self, potentials: Potentials) -> Float[Array, "S S S+2"]:
         """Return the shares of the potentials, or the first ones if those are faster."""
-        shares = self.scaled.shares(potentials)
+        shares = self.links.shares(potentials)
         shares = _normal(jnp.where(shares < jnp.asarray(DROPPED, shares.dtype), 0, shares), self.sent.path)
         shares = jnp.where(self.sent.links.demand[..., None] > 0, shares, self.first)
         return jnp.where(self.sent.seconds(shares) < self.unit, shares, self.first)

@@ -59,7 +59,7 @@ REFUSED = [
         functools.partial(Evaluation, sizes=(4, 5), trace="other.npz"),
         "sizes must divide the 16 ranks of a trace, got 5",
     ),
-    (lambda: RegionEnv(routing="spray"), "routing 'spray' is unknown; allowed: unsplit, best-path, split, relay"),
+    (lambda: RegionEnv(routing="own"), "routing 'own' is unknown; allowed: unsplit, best-path, split, relay"),
     (lambda: RegionEnv(routing="relay", share_steps=-1), "share_steps must be a whole number of at least 0, got -1"),
     (lambda: SCORES.num_actions, "num_actions needs policies, whose numbers are the actions"),
     (lambda: RegionEnv(policies=()), "policies must be None or name at least one, got none."),
