@@ -3,13 +3,19 @@
 python benchmarks/decisions.py
 python benchmarks/decisions.py --servers 8 --demands 4
 python benchmarks/decisions.py --prototype FOLDER     beside plan() of FOLDER/fast2.py, a library in C++
+python benchmarks/decisions.py --trace FOLDER --servers 16     single decisions from earlier plans of a recording
 
 Joint (one sample) knows the demand and gives its shares too. Sample-average plans circuits for scenarios of a forecast
 with errors of sigma 0.6. Quality is the time over the degree bound, with shares for each demand: "known" over the
 demands that were planned for, "true" over the true ones. Demands are of all families, drawn and broad.
+
+With --trace, the held-out records of a recording are planned, 4 + 1 NICs: by joint alone, by joint from the circuits
+that joint chose for the same layer 1, 10 and 40 records earlier, and record after record from plans kept by layer. Wall
+milliseconds are of one compiled decision, median and mean; quality is by the plans' own shares.
 """
 
 import argparse
+import functools
 import importlib.util
 import os
 import time
@@ -28,6 +34,11 @@ BUDGETS: tuple[dict[str, int], ...] = (
     {"rounds": 50, "steps": 150, "starts": 2},
 )
 ROUNDS = (0, 4, 12, 50)  # of the prototype
+BACK = (1, 10, 40)  # records
+LAST, COLUMNS = 30, 16  # most held-out records; of the layers and micro-batches, those kept by layer
+QUICK = {"steps": 20, "rounds": 3}
+STARTS: tuple[dict[str, Any], ...] = ({}, {"enough": 0.005}, {"enough": 0.005, "rounds": 2})
+OF_TRACE = ("servers", "records back", "who", "budget", "ms", "mean ms", "mean", "p90", "most", "over joint")
 HEAD = ("servers", "samples", "who", "budget", "compile s", "CPU ms", "known", "true", "p90")
 
 
@@ -45,9 +56,17 @@ def main() -> None:
     parser.add_argument("--servers", type=int, nargs="+", default=[8, 16, 32])
     parser.add_argument("--samples", type=int, nargs="+", default=[1, 64])
     parser.add_argument("--demands", type=int, default=2, help="of each of 13 families")
+    parser.add_argument("--trace", default=None, help="a recording; its held-out records are planned")
+    parser.add_argument("--decisions", type=int, default=64, help="of the recording, each alone")
     parser.add_argument("--prototype", type=Path, default=None, help="folder of fast2.py and its library")
     asked = parser.parse_args()
     _on_one_core()
+    if asked.trace is not None:
+        print(_line(OF_TRACE), flush=True)
+        for servers in asked.servers:
+            for line in _from_earlier(asked.trace, servers, asked.decisions):
+                print(_line((servers, *line)), flush=True)
+        return
     print(_line(HEAD), flush=True)
     for servers in asked.servers:
         for samples in asked.samples:
@@ -110,6 +129,91 @@ def _ours(demands: Demands) -> Iterator[tuple]:
         words = f"{budget['rounds']} rounds, {budget['steps']} steps"
         who = "joint" if one else "average"
         yield who, words, compile_s, 1000 * spent / len(seen), *_quality(demands, plans.circuits)
+
+
+def _from_earlier(trace: str, servers: int, many: int) -> Iterator[tuple]:
+    """How many records back a plan begins, who, budget, milliseconds, quality and time over that of joint."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from mfabric_jax import policies
+    from mfabric_jax.fabric import Circuits, Region
+    from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound
+    from mfabric_jax.traffic.demand_families import fold_to_servers, gate_trace
+    from mfabric_jax.traffic.samplers import split_records
+
+    region, count = Region(servers, jnp.float32(400), 4, jnp.float32(1)), gate_trace(trace, None).count
+    every = jnp.asarray(fold_to_servers(count, servers)).reshape(len(count), -1, servers, servers)
+    held = range(len(every))[split_records(len(every), "test")][:LAST]
+    random = np.random.default_rng(0)
+    record, column = random.choice(held, many), random.integers(every.shape[1], size=many)
+    true = every[record, column]
+
+    def over_bound(plan, demand):
+        return fluid_lower_bound(region, plan, demand, routing="relay") / degree_bound(region, demand)
+
+    times = jax.jit(jax.vmap(over_bound))
+
+    def one_by_one(decide, *given):
+        spent, plans = [], []
+        jax.block_until_ready(decide(*(x[0] for x in given)))
+        for number in range(many):
+            began = time.perf_counter()
+            plans.append(jax.block_until_ready(decide(*(x[number] for x in given))))
+            spent.append(1000 * (time.perf_counter() - began))
+        plans = jax.tree.map(lambda *x: jnp.stack(x), *plans)
+        return plans.circuits.count, np.array(spent), np.asarray(times(plans, given[0]))
+
+    def line(back, who, budget, spent, late, joint):
+        ratio = f"{np.mean(late / joint):.5f}" if joint is not None else ""
+        quality = float(late.mean()), float(np.quantile(late, 0.9)), float(late.max())
+        return back, who, budget, float(np.median(spent)), float(np.mean(spent)), *map("{:.5f}".format, quality), ratio
+
+    def again(demand, before, policy):
+        return policy(demand, region, previous=Plan(Circuits(before)))
+
+    def words(settings):
+        return ", ".join(f"{name} {value}" for name, value in settings.items())
+
+    whole = jax.jit(lambda demand: policies.get("joint")(demand, region))
+    quick = jax.jit(lambda demand: policies.get("joint", **QUICK)(demand, region))
+    _, spent, joint = one_by_one(whole, true)
+    yield line("", "joint", "", spent, joint, joint)
+    yield line("", "joint", words(QUICK), *one_by_one(quick, true)[1:], joint)
+    earlier = {back: one_by_one(whole, every[record - back, column])[0] for back in BACK}
+    for settings in STARTS:
+        decide = jax.jit(functools.partial(again, policy=policies.get("joint", start="previous", **settings)))
+        for back, before in earlier.items():
+            yield line(back, "from earlier", words(settings), *one_by_one(decide, true, before)[1:], joint)
+    yield line("kept", *_kept_by_layer(region, every[held[0] : held[-1] + 1, :COLUMNS], over_bound), None)
+
+
+def _kept_by_layer(region: Any, demands: Any, over_bound: Callable) -> tuple:
+    """Who, budget, milliseconds and quality of all records but the first, whose plans come from uniform circuits."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from mfabric_jax.policies import LayerPlans, get
+
+    policy, (records, layers) = get("joint", start="previous", enough=0.005), demands.shape[:2]
+
+    def step(kept, now):
+        plan, kept = kept.plan_layer(policy, *now, region)
+        return kept, over_bound(plan, now[1])
+
+    @jax.jit
+    def run(kept, demands):
+        order = jnp.tile(jnp.arange(layers, dtype=jnp.int32), len(demands))
+        return jax.lax.scan(step, kept, (order, demands.reshape(-1, *demands.shape[2:])))
+
+    kept, _ = run(LayerPlans.first(region, layers), demands[:1])
+    jax.block_until_ready(run(kept, demands[1:]))
+    began = time.perf_counter()
+    _, late = jax.block_until_ready(run(kept, demands[1:]))
+    each = 1000 * (time.perf_counter() - began) / len(late)
+    return "kept by layer", f"enough 0.005, {records} records", np.array([each]), np.asarray(late)
 
 
 def _prototype(folder: Path, demands: Demands) -> Iterator[tuple]:

@@ -22,8 +22,10 @@ from jaxtyping import Array, Float, Int
 
 from mfabric_jax import policies, traffic, units
 from mfabric_jax.apps.learning.chains import Chain, chain_time_over_bound, error_spread, serve_chain
-from mfabric_jax.apps.learning.environment import BYTES_PER_SERVER, Trajectory, change_s
 from mfabric_jax.apps.learning.judging import over_bound
+from mfabric_jax.apps.learning.sources import BYTES_PER_SERVER
+from mfabric_jax.apps.learning.step_costs import change_s
+from mfabric_jax.apps.learning.trajectories import Trajectory
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import greedy, uniform

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from mfabric_jax import FlowProblem, InputError, all_to_all_time, completion_times, max_min_rates, policies, workload
-from mfabric_jax.apps.learning import RegionEnv, best_trajectory
-from mfabric_jax.apps.learning.environment import Params, Recorded
+from mfabric_jax.apps.learning import Recorded, RegionEnv, best_trajectory
+from mfabric_jax.apps.learning.environment import Params
 from mfabric_jax.circuit_schedules import CircuitSchedule, lower_bound, schedule_time, schedules, valiant
 from mfabric_jax.circuit_schedules import get as scheduler
 from mfabric_jax.fabric import Circuits, FabricGraph, Region, cluster

@@ -81,14 +81,14 @@ def _choose(question: Question, region: Region, policy: Policy, reads: Reads) ->
 
 
 def _search_of(policy: Any) -> "policies.Search | None":
-    """The search of a policy in `SETTLE_TIES`, which reads the demand alone; None for other policies."""
+    """The search of a policy in `SETTLE_TIES` that starts by itself and reads the demand alone; None for others."""
     settings: dict[str, Any] = {}
     while hasattr(policy, "func"):
         alone = policy.args[0] if policy.args else None
         settings |= policy.keywords
         policy = alone if alone is not None else policy.func
     name = REGISTRY.name_of(policy)
-    return policies.Search.of(name, settings) if name in SETTLE_TIES else None
+    return policies.Search.of(name, settings) if name in SETTLE_TIES and settings.get("start") is None else None
 
 
 def _search_circuits(demand: np.ndarray, region: Region, search: "policies.Search") -> np.ndarray:

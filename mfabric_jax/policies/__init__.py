@@ -27,6 +27,7 @@ from mfabric_jax.support.lazily import ByName, at_first_use
 
 if TYPE_CHECKING:
     from mfabric_jax.policies.exact import exact_circuits
+    from mfabric_jax.policies.layer_plans import LayerPlans
     from mfabric_jax.policies.learned import check_unseen as check_unseen
     from mfabric_jax.policies.learned import load, save
     from mfabric_jax.policies.own import check_legal
@@ -46,6 +47,7 @@ __getattr__ = at_first_use(
     __name__,
     {
         "exact": ("exact_circuits",),
+        "layer_plans": ("LayerPlans",),
         "learned": ("check_unseen", "load", "save"),
         "own": ("check_legal", "load_function", "try_out"),
         "rounding": ("round_scores",),
@@ -198,6 +200,7 @@ def get_checked(policy: str | Policy, sizes: Sequence[int], degree: int, **setti
 
 
 __all__ = [
+    "LayerPlans",
     "Plan",
     "Policy",
     "allow_code",

@@ -25,7 +25,7 @@ from mfabric_jax.support.platforms import map_members
 
 SOFTNESS = 0.1  # of the softmax of link prices, relative to the latest time
 BLUR = 0.3  # standard deviation of the log noise on the worth of swaps
-ENOUGH = 1e-3  # relative gap to the bound at which the search stops
+ENOUGH = 1e-3  # relative gap to the bound at which the search stops, unless stated
 PATIENCE = 4  # rounds without improvement after which the search stops
 TRIED = 16  # number of demands that compare swaps
 COLD_STEPS, WARM_STEPS = 60, 40  # gradient steps towards shares: at first and after a swap
@@ -139,21 +139,21 @@ def best(samples: Samples, candidates: Found, tail: float, stay: bool = False) -
     return jax.tree.map(lambda x: x[index], candidates)
 
 
-def is_enough(samples: Samples, result: Found, tail: float):
-    limit = risk_of(samples.limit * (1 + ENOUGH), samples.weight, tail)
+def is_enough(samples: Samples, result: Found, tail: float, enough: float):
+    limit = risk_of(samples.limit * (1 + enough), samples.weight, tail)
     return risk_of(result.seconds, samples.weight, tail) <= limit
 
 
 def improve_circuits(
-    samples: Samples, how: Delivery, start: Found, key: Array, rounds: int, many: int, tail: float
+    samples: Samples, how: Delivery, start: Found, key: Array, rounds: int, many: int, tail: float, enough: float
 ) -> Found:
     def searching(state: tuple[Any, ...]):
         number, fruitless, now = state
-        return (number < rounds) & (fruitless < PATIENCE) & ~is_enough(samples, now, tail)
+        return (number < rounds) & (fruitless < PATIENCE) & ~is_enough(samples, now, tail, enough)
 
     def step(state: tuple[Any, ...]):
         number, fruitless, now = state
-        late = now.seconds > samples.limit * (1 + ENOUGH)
+        late = now.seconds > samples.limit * (1 + enough)
         counts = jnp.where(late, counting(now.seconds, samples.weight, tail), 0)[:, None, None]
         worth = how.worth(samples, now.count, now.state)
         worth = jax.tree.map(lambda x: jnp.where(counts > 0, counts * x, 0).sum(0), worth)
@@ -188,8 +188,12 @@ def most_promising(
 
 # ------------------------------------------------------------------------------------------ how demands are routed
 @functools.cache
-def adaptive_delivery() -> Delivery:
-    """Return the delivery by relay routing with near-best shares for each demand."""
+def adaptive_delivery(enough: float = ENOUGH) -> Delivery:
+    """Return the delivery by relay routing with near-best shares for each demand.
+
+    Steps towards shares stop at half of the gap `enough`.
+    """
+    gap = min(enough, ENOUGH) / 2
 
     def settle(samples: Samples, count: Array, state: Any, warm: bool):
         steps, hot, rate = FROM_WARM if warm else FROM_COLD
@@ -197,8 +201,8 @@ def adaptive_delivery() -> Delivery:
         def descend(member: tuple[Any, ...]):
             pairs, limit, potentials = member
             links, late = samples.links(pairs, count)
-            enough = limit * (1 + ENOUGH / 2)
-            potentials, seconds = minimise(links.soft_time, potentials, steps, enough=enough, hot=hot, rate=rate)
+            least = limit * (1 + gap)
+            potentials, seconds = minimise(links.soft_time, potentials, steps, enough=least, hot=hot, rate=rate)
             return potentials, seconds + late
 
         return map_members(descend, (samples.pairs, samples.limit, state), LANES)
@@ -214,8 +218,9 @@ def adaptive_delivery() -> Delivery:
 
 
 @functools.cache
-def fixed_delivery(tail: float) -> Delivery:
+def fixed_delivery(tail: float, enough: float = ENOUGH) -> Delivery:
     """Return the delivery by relay routing with one set of shares for all demands."""
+    gap = min(enough, ENOUGH) / 2
 
     def cold(samples: Samples):
         servers = samples.pairs.shape[-1]
@@ -248,9 +253,9 @@ def fixed_delivery(tail: float) -> Delivery:
             (_, late), slope = jax.value_and_grad(soft, has_aux=True)(logits)
             return late, slope
 
-        enough = risk_of(samples.limit * (1 + ENOUGH / 2), samples.weight, tail)
+        least = risk_of(samples.limit * (1 + gap), samples.weight, tail)
         steps, hot, rate = FROM_WARM if warm else FROM_COLD
-        final_logits, _ = minimise(time_and_slope, state, steps, enough=enough, hot=hot, rate=rate)
+        final_logits, _ = minimise(time_and_slope, state, steps, enough=least, hot=hot, rate=rate)
         return final_logits, times(final_logits)
 
     def worth(samples: Samples, count: Array, state: Any) -> Worth:

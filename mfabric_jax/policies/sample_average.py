@@ -1,14 +1,14 @@
 """One set of circuits for many demands (`sample_average`), and for one known demand (`joint`).
 
 The search tries simple starts first. If none is within 0.1 % of the bound, it goes on with relaxed circuits and rounds
-of swaps (`circuit_search`).
+of swaps (`circuit_search`). With `start`, the circuits of a policy come first, and swaps replace the relaxation.
 Source: sample average approximation; Kleywegt, Shapiro, Homem-de-Mello, SIAM J. Optim. 12(2), 2002.
 """
 
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +16,12 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 from jaxtyping import Float, Int, PRNGKeyArray
 
-from mfabric_jax.checks import InputError, of_type, one_of, whole
+from mfabric_jax import policies
+from mfabric_jax.checks import InputError, format_value, not_negative, of_type, one_of, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies.arguments import circuits_before, demand_of, demands_of, unless_nan
 from mfabric_jax.policies.circuit_search import (
+    ENOUGH,
     LANES,
     Found,
     adaptive_delivery,
@@ -35,13 +37,17 @@ from mfabric_jax.policies.circuit_search import (
 from mfabric_jax.policies.greedy import greedy
 from mfabric_jax.policies.relaxed import FLOOR, first_logits, relax_jointly, round_circuits, soft_circuits
 from mfabric_jax.policies.samples import Samples, samples_of, tail_of
-from mfabric_jax.policies.static import uniform
+from mfabric_jax.policies.static import keep, uniform, uniform_circuits
 from mfabric_jax.routing import Plan, relay_shares
 from mfabric_jax.routing.demand import between_servers
+from mfabric_jax.routing.relay_steps import settled_shares
 from mfabric_jax.support.array_module import Array
 from mfabric_jax.support.arrays import floats, floats_or_nan
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE
 from mfabric_jax.support.platforms import in_step, map_members
+
+if TYPE_CHECKING:
+    from mfabric_jax.policies import Policy
 
 ROUTES = ("adaptive", "fixed")
 ROUTINGS = ("relay", "unsplit", "split")
@@ -66,6 +72,8 @@ def sample_average(
     steps: int = 40,
     starts: int = 4,
     share_steps: int = 200,
+    start: "str | Policy | None" = None,
+    enough: float = ENOUGH,
 ) -> Plan:
     """Return one set of circuits for several demands; each counts by its time over its own degree bound.
 
@@ -77,6 +85,9 @@ def sample_average(
     - `routing`: "relay"; or "unsplit" or "split", whose plans have no shares.
     - `rounds`, `swaps`: limits of the search. `steps`, `starts`: of the relaxation. `share_steps`: gradient steps
       towards the shares.
+    - `start`: policy, by name or as a function, whose circuits for the mean demand come first, as in `joint`.
+      "previous" starts from the previous circuits. It replaces the relaxation and the `share_steps`.
+    - `enough`: relative gap to the lower bound at which the search stops.
 
     Legal for any demand; works in `vmap`.
     """
@@ -87,6 +98,7 @@ def sample_average(
         whole(name, value, at_least=0)
     whole("swaps", swaps)
     whole("starts", starts)
+    enough = float(not_negative("enough", enough))
     demand, servers = floats("demand", demand), of_type("region", region, Region).servers
     if demand.ndim not in (2, 3) or demand.shape[-2:] != (servers, servers) or not len(demand):
         shape = list(demand.shape)
@@ -98,17 +110,46 @@ def sample_average(
             raise InputError(f"weights must be [K] = [{len(several)}], got {list(weights.shape)}.")
     samples = samples_of(several, region, weights)
     key = jax.random.key(0) if key is None else key
-    stay, at_once = previous is not None, max(LANES // len(several), 1)
-    count = circuits_before(previous, region)
-    before = jnp.zeros((servers, servers), jnp.int32) if count is None else count.astype(jnp.int32)
-    result = _search(Search(routing, routes, tail, rounds, swaps, steps, starts, stay, at_once))(samples, before, key)
+    at_once = max(LANES // len(several), 1)
+    first = first_circuits(several, samples, region, start, previous, key)
+    search = Search(
+        *(routing, routes, tail, rounds, swaps, steps, starts, previous is not None, at_once),
+        enough=enough,
+        begins=start is not None,
+    )
+    result = _search(search)(samples, first, key)
     circuits = Circuits(unless_nan(result.count, samples.mean))
     if routing != "relay":
         return Plan(circuits)
     if routes == "fixed":
         return Plan(circuits, _whole(shares_of(samples, result.count, result.state)))
-    shares = jax.vmap(lambda sample: relay_shares(region, circuits, sample, steps=share_steps))(several)
+    if start is None:
+        shares = jax.vmap(lambda sample: relay_shares(region, circuits, sample, steps=share_steps))(several)
+    else:
+        shares = jax.vmap(functools.partial(settled_shares, region, circuits))(several, result.state)
     return Plan(circuits, shares if demand.ndim == 3 else shares[0])
+
+
+def first_circuits(
+    demands: Float[Array, "K S S"],
+    samples: Samples,
+    region: Region,
+    start: "str | Policy | None",
+    previous: Plan | None,
+    key: PRNGKeyArray,
+) -> Int[Array, "C S S"]:
+    """Return the previous circuits, if any, and those of the policy `start` for the mean demand, if they are others."""
+    before = circuits_before(previous, region)
+    counts = [] if before is None else [before]
+    if start is not None:
+        policy = policies.get(start) if isinstance(start, str) else start
+        if not callable(policy):
+            raise InputError(f"start must be a policy, by name or as a function, got {format_value(start)}.")
+        if before is None or policy is not keep:
+            mean = (samples.weight[:, None, None] * demands).sum(0)
+            counts.append(policy(mean, region, previous=previous, key=key).circuits.count)
+    nothing = jnp.zeros((0, region.servers, region.servers), jnp.int32)
+    return jnp.stack([count.astype(jnp.int32) for count in counts]) if counts else nothing
 
 
 def _whole(shares: Float[Array, "S S S+2"]) -> Float[Array, "S S S+2"]:
@@ -117,7 +158,11 @@ def _whole(shares: Float[Array, "S S S+2"]) -> Float[Array, "S S S+2"]:
 
 
 class Search(NamedTuple):
-    """Static settings of a search. `stay` prefers the previous circuits; `at_once` members run together."""
+    """Static settings of a search.
+
+    `stay` prefers the first circuits, which were there before; `at_once` members run together. `begins`: the search
+    begins with circuits of its own, in the place of simple starts and the relaxation.
+    """
 
     routing: str
     routes: str
@@ -128,6 +173,8 @@ class Search(NamedTuple):
     starts: int
     stay: bool = False
     at_once: int = LANES
+    enough: float = ENOUGH
+    begins: bool = False
 
     @staticmethod
     def of(policy: str, settings: dict[str, Any]) -> "Search":
@@ -166,40 +213,50 @@ def further_of_each(
 
 
 def _alone(demand: Float[Array, "S S"], region: Region) -> tuple[Samples, Array, PRNGKeyArray]:
-    nothing = jnp.zeros((region.servers, region.servers), jnp.int32)
+    nothing = jnp.zeros((0, region.servers, region.servers), jnp.int32)
     return samples_of(between_servers(region, demand)[None], region, None), nothing, jax.random.key(0)
 
 
 @functools.cache
 def stages(search: Search) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return the two stages of the search: starts for all members; all other work for those that are not done."""
-    routing, routes, tail, rounds, swaps, steps, starts, stay, _ = search
+    routing, routes, tail, rounds, swaps, steps, starts, stay, _, enough, begins = search
     delivery = (
         paced_delivery(routing)
         if routing != "relay"
-        else fixed_delivery(tail)
+        else fixed_delivery(tail, enough)
         if routes == "fixed"
-        else adaptive_delivery()
+        else adaptive_delivery(enough)
     )
 
+    def legal(samples: Samples, count: Array, instead: Array) -> Array:
+        return jnp.where(Circuits(count).is_legal(samples.degrees), count, instead)
+
     def first(samples: Samples, before: Array, key: Array):
-        counts = _plain(samples)
-        each = settle_each(samples, delivery, counts, delivery.cold(samples), False)
-        if stay:  # time the previous circuits more exactly, so that they are not replaced needlessly
-            legal = (before.sum(1, dtype=jnp.int32) <= samples.degrees).all()
-            placed, state = jnp.where(legal, before, counts[0]), delivery.cold(samples)
-            state, seconds = delivery.settle(samples, placed, state, False)
-            for _ in range(AGAIN):
-                state, seconds = delivery.settle(samples, placed, state, True)
-            first_of_all = Found(placed, state, seconds)
-            each = jax.tree.map(lambda leaf, others: jnp.concatenate([leaf[None], others]), first_of_all, each)
+        if begins:
+            even = uniform_circuits(samples.degrees).astype(before.dtype)
+            counts = jax.vmap(lambda count: legal(samples, count, even))(before)
+            each = settle_each(samples, delivery, counts, delivery.cold(samples), False)
+        else:
+            counts = _plain(samples)
+            each = settle_each(samples, delivery, counts, delivery.cold(samples), False)
+            if stay:  # time the previous circuits more exactly, so that they are not replaced needlessly
+                placed, state = legal(samples, before[0], counts[0]), delivery.cold(samples)
+                state, seconds = delivery.settle(samples, placed, state, False)
+                for _ in range(AGAIN):
+                    state, seconds = delivery.settle(samples, placed, state, True)
+                first_of_all = Found(placed, state, seconds)
+                each = jax.tree.map(lambda leaf, others: jnp.concatenate([leaf[None], others]), first_of_all, each)
         result = best(samples, each, tail, stay)
-        return result, is_enough(samples, result, tail)
+        return result, is_enough(samples, result, tail, enough)
 
     def further(result: Found, samples: Samples, before: Array, key: Array):
-        others = [in_proportion(samples, power) for power in POWERS[1:]]
-        others.append(_unlike(samples))
-        if steps and routing == "relay":
+        if begins:
+            others = list(_plain(samples))
+        else:
+            others = [in_proportion(samples, power) for power in POWERS[1:]]
+            others.append(_unlike(samples))
+        if steps and routing == "relay" and not begins:
             begin, key = jax.random.split(key)
             few = samples.some(jnp.arange(min(len(samples.pairs), RELAXED)))
             begun = first_logits(samples.mean, begin, starts)
@@ -207,7 +264,7 @@ def stages(search: Search) -> tuple[Callable[..., Any], Callable[..., Any]]:
             others += list(jax.vmap(lambda matrix: round_circuits(matrix, samples.degrees))(soft))
         other = most_promising(samples, delivery, jnp.stack(others), delivery.cold(samples), 0, tail, False)
         start = best(samples, _both(result, other), tail, stay)
-        then = improve_circuits(samples, delivery, start, key, rounds, swaps, tail)
+        then = improve_circuits(samples, delivery, start, key, rounds, swaps, tail, enough)
         return best(samples, _both(result, then), tail, stay) if stay else then
 
     # `jit` traces each once, however often it is batched; `inline` lets XLA fuse it with its neighbours.
@@ -254,18 +311,25 @@ def joint(
     steps: int = 100,
     samples: int = 4,
     rounds: int = 12,
+    start: "str | Policy | None" = None,
+    enough: float = ENOUGH,
 ) -> Plan:
     """Return circuits and relay shares [S S S+2] (via server k, direct, EPS) of one all-to-all, by `relay_bound`.
 
     - `demand` [S S]: bytes from server i to server j; the diagonal is ignored.
     - `previous`: its circuits are kept if they are within 0.1 % of the best. `key`: random key; None: a fixed one.
     - `steps`, `samples`: gradient steps and starts of the relaxation. `rounds`: most rounds, each of six swaps.
+    - `start`: policy, by name or as a function, whose circuits are timed first; "previous" starts from the previous
+      ones. They are the result, with the shares of that timing, if they come within `enough` of the lower bound; else
+      they compete with simple starts, and swaps improve the best. Nothing is relaxed: `steps`, `samples` are not read.
+    - `enough`: relative gap to the lower bound at which the search stops.
 
     At most 0.2 % slower than `greedy_next` with `relay_shares`. Legal for any demand; works in `vmap`.
     """
     whole("samples", samples)
     demand = demand_of(demand, region)
-    return sample_average(demand, region, previous=previous, key=key, steps=steps, starts=samples, rounds=rounds)
+    search: dict[str, Any] = {"steps": steps, "starts": samples, "rounds": rounds, "start": start, "enough": enough}
+    return sample_average(demand, region, previous=previous, key=key, **search)
 
 
 def batch_stages(first: Callable[..., Any], further: Callable[..., Any], at_once: int) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from mfabric_jax.checks import InputError, of_type, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing.demand import between_servers
-from mfabric_jax.routing.potentials import RelayLinks, level, minimise
+from mfabric_jax.routing.potentials import Potentials, RelayLinks, level, minimise
 from mfabric_jax.routing.region import circuit_rates, degree_bound, eps_pairs, split_seconds
 from mfabric_jax.routing.relay import is_path, link_seconds
 from mfabric_jax.support.array_module import Array
@@ -44,7 +44,18 @@ def relay_shares(
     whole("steps", steps, at_least=0)
     of_type("circuits", circuits, Circuits, hint="Circuits(count) makes them from an array")
     demand = between_servers(of_type("region", region, Region), demand, rule=FROM_0_TO_INFINITY)
-    shares = _descend_shares(*lax.stop_gradient((region, circuits, demand)), steps)
+    return _unless_nan(_descend_shares(*lax.stop_gradient((region, circuits, demand)), steps), demand)
+
+
+def settled_shares(
+    region: Region, circuits: Circuits, demand: Float[Array, "S S"], potentials: Potentials
+) -> Float[Array, "S S S+2"]:
+    """Return the shares of potentials that have been descended before; what else holds of `relay_shares` holds."""
+    demand = between_servers(region, demand, rule=FROM_0_TO_INFINITY)
+    return _unless_nan(_shares_of(*lax.stop_gradient((region, circuits, demand, potentials))), demand)
+
+
+def _unless_nan(shares: Float[Array, "S S S+2"], demand: Float[Array, "S S"]) -> Float[Array, "S S S+2"]:
     if known_values(demand) is not None:
         return shares
     return jnp.where(jnp.isnan(lax.stop_gradient(demand))[..., None], jnp.nan, shares)
@@ -61,18 +72,44 @@ class _Sent(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames="steps")
 def _descend_shares(region: Region, circuits: Circuits, demand: Array, steps: int) -> Float[Array, "S S S+2"]:
+    start = _start(region, circuits, demand)
+    served, unit = start.sent.links.demand, start.unit
+    enough = degree_bound(region, served) * jnp.asarray(1 + NEAR, unit.dtype) / jnp.where(unit > 0, unit, 1)
+    first = level(region.servers, start.first.dtype)
+    return start.shares_of(minimise(start.links.soft_time, first, steps, enough=enough)[0])
+
+
+@jax.jit
+def _shares_of(region: Region, circuits: Circuits, demand: Array, potentials: Potentials) -> Float[Array, "S S S+2"]:
+    return _start(region, circuits, demand).shares_of(potentials)
+
+
+class _Start(NamedTuple):
+    """Shares of split routing, their time `unit` [s], and the links of demand in that unit."""
+
+    sent: _Sent
+    first: Float[Array, "S S S+2"]
+    unit: Float[Array, ""]
+
+    @property
+    def links(self) -> RelayLinks:
+        links = self.sent.links
+        return links._replace(demand=links.demand / jnp.where(self.unit > 0, self.unit, 1))
+
+    def shares_of(self, potentials: Potentials) -> Float[Array, "S S S+2"]:
+        """Return the shares of the potentials, or the first ones if those are faster."""
+        shares = self.links.shares(potentials)
+        shares = _normal(jnp.where(shares < jnp.asarray(DROPPED, shares.dtype), 0, shares), self.sent.path)
+        shares = jnp.where(self.sent.links.demand[..., None] > 0, shares, self.first)
+        return jnp.where(self.sent.seconds(shares) < self.unit, shares, self.first)
+
+
+def _start(region: Region, circuits: Circuits, demand: Array) -> _Start:
     sent = _links_and_paths(region, circuits, demand)
     first = _first_shares(sent)
     served = jnp.where(sent.path.any(2), sent.links.demand, 0)
     sent = sent._replace(links=sent.links._replace(demand=served))
-    unit = sent.seconds(first)
-    scaled = sent.links._replace(demand=served / jnp.where(unit > 0, unit, 1))
-    enough = degree_bound(region, served) * jnp.asarray(1 + NEAR, unit.dtype) / jnp.where(unit > 0, unit, 1)
-    start = level(region.servers, first.dtype)
-    shares = scaled.shares(minimise(scaled.soft_time, start, steps, enough=enough)[0])
-    shares = _normal(jnp.where(shares < jnp.asarray(DROPPED, shares.dtype), 0, shares), sent.path)
-    shares = jnp.where(served[..., None] > 0, shares, first)
-    return jnp.where(sent.seconds(shares) < unit, shares, first)
+    return _Start(sent, first, sent.seconds(first))
 
 
 def _links_and_paths(region: Region, circuits: Circuits, demand: Array) -> _Sent:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from mfabric_jax.fabric import Region
-from mfabric_jax.policies import check_legal, exact_circuits, get, random_circuits, static, uniform
+from mfabric_jax.policies import LayerPlans, check_legal, exact_circuits, get, joint, random_circuits, static, uniform
 from mfabric_jax.policies.index_rule import Index
 from mfabric_jax.policies.local_search import local_search, threshold
 from mfabric_jax.policies.network import PolicyNetwork
@@ -40,6 +40,10 @@ REFUSED = [
     (lambda: sample_average(MANY, REGION, risk="cvar:0"), "risk must be mean, worst or cvar:Q", "got 'cvar:0'"),
     (lambda: sample_average(MANY, REGION, weights=np.ones(3)), "weights must be [K] = [2], got [3]"),
     (lambda: sample_average(ONE[0], REGION), "demand must be [S S] or [K S S] with S = 5 servers, got [5]"),
+    (lambda: joint(ONE, REGION, start="gredy"), "policy 'gredy' is unknown (did you mean 'greedy'?)"),
+    (lambda: joint(ONE, REGION, start=5), "start must be a policy, by name or as a function, got 5."),
+    (lambda: joint(ONE, REGION, enough=-0.1), "enough must be finite and not negative, got -0.1"),
+    (lambda: LayerPlans.first(REGION, 0), "layers must be a whole number of at least 1, got 0"),
     (lambda: exact_circuits(REGION, ONE * np.nan), "demand must be finite and not negative"),
     (lambda: Index(spread=1.5), "spread must be at most 1, got 1.5"),
     (lambda: PolicyNetwork(2, 1, key=None), "width must be a whole number of at least 3, got 2"),

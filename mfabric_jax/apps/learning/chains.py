@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Key
 
-from mfabric_jax.apps.learning.environment import Trajectory, change_s
 from mfabric_jax.apps.learning.judging import over_bound
+from mfabric_jax.apps.learning.step_costs import change_s
+from mfabric_jax.apps.learning.trajectories import Trajectory
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Policy, settings_of
 from mfabric_jax.policies.circuit_search import ENOUGH

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from jax import lax
 
 from mfabric_jax.apps.learning import Drift, Recorded, RegionEnv, best_trajectory
-from mfabric_jax.apps.learning.environment import Box, Dict, Discrete, Params, circuits_of
+from mfabric_jax.apps.learning.environment import Params, circuits_of
+from mfabric_jax.apps.learning.spaces import Box, Dict, Discrete
 from mfabric_jax.circuit_schedules import CircuitSchedule, schedule_time
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import Plan, greedy, uniform
