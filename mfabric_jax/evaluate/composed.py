@@ -131,7 +131,7 @@ def function_of(problem: Problem) -> tuple[IterationOf, dict[str, Any]]:
         rules=settings.rules,
         rule=CircuitRule(first, span, case.circuits.cold_start, case.circuits.partial and changes),
         routing=BOUND if bound else settings.routing,
-        horizon=resolved.horizon,
+        horizon=settings.horizon,
         scenarios=reconfigure.scenarios if first == "predict" and takes_many(policy) else 0,
         experts=case.compute.experts,
         always=reconfigure.name == "always" and changes,

@@ -11,8 +11,8 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from mfabric_jax.apps.learning.demands import windows
-from mfabric_jax.apps.learning.sources import BYTES_PER_SERVER, Drift
 from mfabric_jax.apps.learning.regimes.cells import NIC_GBPS, PREVIOUS, RECORDED, Regime
+from mfabric_jax.apps.learning.sources import BYTES_PER_SERVER, Drift
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 
