@@ -3,9 +3,11 @@
 `steps` [P S] describes an all-to-all: in phase p the block from server i to server i + r moves by steps[p, r] servers
 (all numbers modulo S; 0: it stays). With several ports a topology shows the shifts of consecutive phases at once. That
 takes fewer reconfigurations, but leaves fewer circuits to each shift. A dynamic programme over contiguous groups of
-phases chooses the topologies. The ports of a topology go where they save the most seconds, a few at a time.
+phases chooses the topologies, and deals the ports of each to its shifts.
 """
 
+import itertools
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +18,7 @@ from mfabric_jax.circuit_schedules.stages import Stage
 from mfabric_jax.fabric.circuit_schedule import CircuitSchedule
 from mfabric_jax.fabric.region import Region
 
+MOST_DEALS = 2_000  # ways to deal ports to shifts that are all tried
 EQUAL = 1e-9  # relative: shifts that are as slow get ports together
 
 
@@ -23,12 +26,10 @@ def run_phases(steps: np.ndarray, demand: np.ndarray, region: Region, switches: 
     """Return a stage for each phase that moves bytes, with the topologies that end first; packet NICs are not used.
 
     `demand` [S S] in float64 with a zero diagonal; `how` as for `get`. A phase whose shifts do not fit on the ports
-    shows them one after the other. Without optical ports there is one stage, all on packet NICs.
+    shows them one after the other.
     """
     network = network_of(region, switches, **how)
     problem = problem_of(demand, **network)
-    if not problem.ports:
-        steps = np.arange(len(demand))[None]
     loads = phase_loads(steps, demand)
     loads = loads[loads.any((1, 2))]
     seconds = shift_seconds(loads / network["circuit_Bps"], problem.directed)
@@ -88,9 +89,6 @@ def _serve(problem: ScheduleProblem, seconds: np.ndarray) -> _Served | None:
     problem = problem._replace(ports=problem.ports // width)
     parts = [_matchings(len(problem.need), shift, problem.directed, width) for shift in used]
     seconds = seconds / [np.sum(part, axis=0)[0].max() for part in parts]
-    if not problem.ports:
-        nothing = problem.place_matchings([], [])
-        return _Served([nothing], 0.0) if len(seconds) == 1 else None
     price = np.array([len(part) for part in parts])
     rounds = -(-price.sum() // problem.lanes)
     if rounds > 1 and len(seconds) > 1:
@@ -129,9 +127,15 @@ def _matchings(servers: int, shift: int, directed: bool, width: int) -> list[np.
 def _copies(seconds: np.ndarray, price: np.ndarray, slots: int) -> np.ndarray:
     """Return how often [K] to show each of K shifts whose phases take `seconds` [P K]; a copy takes `price` [K] slots.
 
-    All shifts that hold a phase up get their next copy together; the phase that saves the most per slot is first.
+    The best of all deals, or of many by steps: all shifts that hold a phase up get their next copy together, first in
+    the phase that saves the most per slot.
     """
-    copies = np.ones(len(price), np.int64)
+    each, count = slots // int(price.max()), len(price)
+    if price.min() == price.max() and math.comb(each - 1, count - 1) <= MOST_DEALS:
+        cuts = [(0, *inner, each) for inner in itertools.combinations(range(1, each), count - 1)]
+        deals = np.diff(cuts, axis=1)
+        return deals[(seconds / deals[:, None]).max(2).sum(1).argmin()]
+    copies = np.ones(count, np.int64)
     while True:
         busy = seconds / copies
         more = busy >= busy.max(1, keepdims=True) * (1 - EQUAL)  # [P K]

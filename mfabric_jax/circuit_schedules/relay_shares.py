@@ -120,7 +120,7 @@ def _solve(
     sent.close(len(stages) * demand.size)
     held = np.append(demand.ravel(), np.zeros((len(stages) - 1) * demand.size))
     low, whole = carried.matrix(sparse, len(cost)), sent.matrix(sparse, len(cost))
-    solved = optimize.linprog(cost, -low, np.zeros(carried.count), whole, held, bounds=(0, None), method="highs")
+    solved = optimize.linprog(cost, -low, np.zeros(carried.count), whole, held, bounds=(0, None), method="highs-ipm")
     if solved.status != 0:
         return None
     flows = [np.where(path, solved.x[columns.flow], 0) for path, columns in zip(paths, stages, strict=True)]

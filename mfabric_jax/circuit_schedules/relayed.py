@@ -55,7 +55,7 @@ def relay_stages(
     candidates = [search.planned([bytes_]), valiant(bytes_, region, switches, **how)]
     by_digits = [run_phases(steps, bytes_, region, switches, **how) for steps in digit_steps(len(bytes_))]
     candidates += by_digits
-    if bytes_.any() and search.network["ports"]:
+    if bytes_.any():
         on_topologies = filter(_shows_topologies, sorted(by_digits, key=end_s))
         candidates += filter(None, map(search.reshared, itertools.islice(on_topologies, REFINED)))
         candidates += search.two_or_more()
