@@ -21,7 +21,9 @@ from typing import Any
 import numpy as np
 
 from mfabric_jax.circuit_schedules.bruck import bruck_steps
+from mfabric_jax.circuit_schedules.ending import least_s
 from mfabric_jax.circuit_schedules.phases import run_phases
+from mfabric_jax.circuit_schedules.placing import problem_of
 from mfabric_jax.circuit_schedules.registry import Scheduler, checked_demand, get, network_of
 from mfabric_jax.circuit_schedules.relay_shares import share_paths
 from mfabric_jax.circuit_schedules.stages import Stage, stages_end_s
@@ -52,14 +54,17 @@ def relay_stages(
     def end_s(stages: list[Stage]) -> float:
         return stages_end_s(region, stages, step_s)
 
-    candidates = [search.planned([bytes_]), valiant(bytes_, region, switches, **how)]
+    direct = search.planned([bytes_])
+    if not bytes_.any():
+        return direct
     by_digits = [run_phases(steps, bytes_, region, switches, **how) for steps in digit_steps(len(bytes_))]
-    candidates += by_digits
-    if bytes_.any():
-        on_topologies = filter(_shows_topologies, sorted(by_digits, key=end_s))
-        candidates += filter(None, map(search.reshared, itertools.islice(on_topologies, REFINED)))
-        candidates += search.two_or_more()
-    return min(candidates, key=end_s)
+    on_topologies = filter(_shows_topologies, sorted(by_digits, key=end_s))
+    reshared = filter(None, map(search.reshared, itertools.islice(on_topologies, REFINED)))
+    best = min([direct, valiant(bytes_, region, switches, **how), *by_digits, *reshared], key=end_s)
+    for loads in search.loads_of_shifts():
+        if search.least_s(loads) < end_s(best):
+            best = min(best, search.planned(loads), key=end_s)
+    return best
 
 
 def digit_steps(servers: int) -> list[np.ndarray]:
@@ -104,8 +109,13 @@ class _Relays:
         first = [self.network["first_free"]] + [False] * (len(loads) - 1)
         return [Stage(self._joint(free)(load, self.region), load) for free, load in zip(first, loads, strict=True)]
 
-    def two_or_more(self) -> Iterator[list[Stage]]:
-        """Yield stages whose shifts are shown in turn, with `joint` for each stage: for each base."""
+    def least_s(self, loads: np.ndarray) -> float:
+        """Return a lower bound on the end of stages with these loads [P S S]."""
+        free = {**self.network, "first_free": True}
+        return sum(least_s(problem_of(load, **free)) for load in loads)
+
+    def loads_of_shifts(self) -> Iterator[np.ndarray]:
+        """Yield the loads [P S S] of stages that show their shifts in turn, for each base."""
         servers, lanes = len(self.demand), self.network["ports"] * self.network["switches"]
         shifts = [[range(1, base), range(base, servers, base)] for base in range(2, servers)]
         digits = [bruck_steps(servers, base) for base in range(2, servers)] + [balanced_steps(servers, 3)]
@@ -116,7 +126,7 @@ class _Relays:
             ]
             shares = self._shares([lanes * np.array(own) for own in patterns])
             if shares is not None:
-                yield self.planned(shares.loads)
+                yield shares.loads
 
     def reshared(self, stages: list[Stage]) -> list[Stage] | None:
         """Return stages on the same topologies with the best paths; None if the programme has no answer."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import Region
-from mfabric_jax.circuit_schedules import bruck, get, relay_stages, staged_time, ternary, valiant
+from mfabric_jax.circuit_schedules import bruck, get, relay_shares, relay_stages, staged_time, ternary, valiant
 from mfabric_jax.circuit_schedules.ending import schedule_end_s
 from mfabric_jax.circuit_schedules.families import FAMILIES
 from mfabric_jax.circuit_schedules.relayed import digit_steps
@@ -79,6 +79,17 @@ def test_never_later_than_any(seed):
         for before, after in itertools.pairwise(stages):
             if after.schedule.first_free:
                 np.testing.assert_array_equal(before.schedule.configurations, after.schedule.configurations)
+
+
+def test_never_later_without_linear_programmes(monkeypatch):
+    """Too large for the programme: the digits' own paths remain."""
+    monkeypatch.setattr(relay_shares, "MOST_VARIABLES", 0)
+    demand = FAMILIES["moe"](9, 0)
+    for ports, delay in ((1, 0.2), (2, 1.0)):
+        where = region(9, delay, ports)
+        stages = relay_stages(demand, where, programmes=5)
+        assert len(stages) > 1
+        assert end(where, stages) <= min(others_of(demand, where)) * (1 + 1e-9)
 
 
 def test_edges():
