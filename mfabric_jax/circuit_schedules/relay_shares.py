@@ -17,14 +17,16 @@ HOP = 1e-5  # seconds of a hop of all that the busiest line sends: of equal ends
 MOST_VARIABLES = 20_000
 
 
-class Shares(NamedTuple):
+class RelayShares(NamedTuple):
     """Bytes from server to server in each stage [P S S], and the seconds of each stage [P]."""
 
     loads: np.ndarray
     seconds: np.ndarray
 
 
-def share_paths(demand: np.ndarray, patterns: list[np.ndarray], circuit_Bps: float, packet_Bps: float) -> Shares | None:
+def share_paths(
+    demand: np.ndarray, patterns: list[np.ndarray], circuit_Bps: float, packet_Bps: float
+) -> RelayShares | None:
     """Return the shares that make all stages together shortest; `patterns`: circuits [M S S] of each stage.
 
     Return None if paths miss a pair with bytes, or if the programme is too large. It leaves out reconfigurations.
@@ -37,7 +39,7 @@ def share_paths(demand: np.ndarray, patterns: list[np.ndarray], circuit_Bps: flo
     if solution is None:
         return None
     flows, seconds = solution
-    return Shares(_follow(demand, paths, flows), seconds * unit / circuit_Bps)
+    return RelayShares(_follow(demand, paths, flows), seconds * unit / circuit_Bps)
 
 
 def _paths(demand: np.ndarray, patterns: list[np.ndarray], packets: bool) -> list[np.ndarray] | None:

@@ -54,16 +54,16 @@ def relay_stages(
     def end_s(stages: list[Stage]) -> float:
         return stages_end_s(region, stages, step_s)
 
-    direct = search.planned([bytes_])
+    direct = search.plan([bytes_])
     if not bytes_.any():
         return direct
     by_digits = [run_phases(steps, bytes_, region, switches, **how) for steps in digit_steps(len(bytes_))]
     on_topologies = filter(_shows_topologies, sorted(by_digits, key=end_s))
-    reshared = filter(None, map(search.reshared, itertools.islice(on_topologies, REFINED)))
+    reshared = filter(None, map(search.reshare, itertools.islice(on_topologies, REFINED)))
     best = min([direct, valiant(bytes_, region, switches, **how), *by_digits, *reshared], key=end_s)
     for loads in search.loads_of_shifts():
         if search.least_s(loads) < end_s(best):
-            best = min(best, search.planned(loads), key=end_s)
+            best = min(best, search.plan(loads), key=end_s)
     return best
 
 
@@ -103,7 +103,7 @@ class _Relays:
         self.network = network_of(region, **self.how)
         self.programmes = programmes
 
-    def planned(self, loads: Any) -> list[Stage]:
+    def plan(self, loads: Any) -> list[Stage]:
         """Return a stage by `joint` for each of the loads [P S S]."""
         loads = [load for load in loads if load.any()] or [self.demand]
         first = [self.network["first_free"]] + [False] * (len(loads) - 1)
@@ -128,7 +128,7 @@ class _Relays:
             if shares is not None:
                 yield shares.loads
 
-    def reshared(self, stages: list[Stage]) -> list[Stage] | None:
+    def reshare(self, stages: list[Stage]) -> list[Stage] | None:
         """Return stages on the same topologies with the best paths; None if the programme has no answer."""
         topologies = [np.asarray(stage.schedule.configurations).sum(0) for stage in stages]
         shares = self._shares([topology[None] for topology in topologies])
@@ -140,7 +140,7 @@ class _Relays:
             if load.any():
                 if not self.network["packet_Bps"]:
                     seconds = (load / np.maximum(topology, 1)).max() / self.network["circuit_Bps"]
-                chosen.append(Stage(self._shown(stage.schedule, seconds, not paid), load))
+                chosen.append(Stage(self._show(stage.schedule, seconds, not paid), load))
                 paid = False
         return chosen
 
@@ -150,7 +150,7 @@ class _Relays:
     def _joint(self, first_free: bool) -> Scheduler:
         return get("joint", programmes=self.programmes, **{**self.how, "first_free": first_free})
 
-    def _shown(self, schedule: CircuitSchedule, seconds: float, first_free: bool) -> CircuitSchedule:
+    def _show(self, schedule: CircuitSchedule, seconds: float, first_free: bool) -> CircuitSchedule:
         shown = schedule.configurations, np.full(len(schedule.switch), seconds), schedule.switch
         return CircuitSchedule(*shown, **{**self.how, "first_free": first_free})
 
