@@ -64,7 +64,7 @@ def heat(
 ) -> Callable[[Rows], Figure]:
     """A cell for each pair of values of `x` and `y`, in a panel for each `panel`; grey where there is no row.
 
-    `norm`: a norm of matplotlib.   - `number`: a format of the value, which is then written into its cell.
+    `norm`: a norm of matplotlib.   - `number`: a format of the value and its row, which is then written into its cell.
     """
 
     def build(rows: Rows) -> Figure:
@@ -83,7 +83,7 @@ def heat(
                 if number:
                     ink = style.ink_on(to_hex(scale.to_rgba(row[value[0]])))
                     text = {"ha": "center", "va": "center", "fontsize": style.FONT - 3, "color": ink}
-                    axes.text(place[1], place[0], number.format(row[value[0]]), **text)
+                    axes.text(place[1], place[0], number.format(row[value[0]], **row), **text)
             axes.imshow(cells, scale.cmap, scale.norm, aspect="auto", interpolation="nearest")
             axes.set_title(name, loc="left")
             axes.set(xlabel=x[1], ylabel=y[1], facecolor=GREY)

@@ -14,6 +14,7 @@ import numpy as np
 
 from mfabric_jax.case.policies import SCHEDULERS as NAMES
 from mfabric_jax.checks import InputError, Misfit, concrete, not_negative, of_type, one_of, whole
+from mfabric_jax.circuit_schedules.placing import SwitchNetwork
 from mfabric_jax.fabric.circuit_schedule import UNEQUAL, CircuitSchedule
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE, host_floats, refuse
@@ -48,15 +49,32 @@ def get(
     whole("switches", switches)
     if delay_s is not None:
         not_negative("delay_s", delay_s)
-    how = {"switches": switches, "all_stop": all_stop, "directed": directed, "first_free": first_free}
+    how: Any = {"delay_s": delay_s, "all_stop": all_stop, "directed": directed, "first_free": first_free}
 
     def scheduler(demand: Any, region: Region) -> CircuitSchedule:
-        used, facts = checked_demand(demand, region), facts_of(region, switches)
-        delay = float(region.delay_s) if delay_s is None else float(delay_s)
-        arrays = function(used, **facts, **how, delay_s=delay, **settings)
-        return CircuitSchedule(*arrays, **how, delay_s=delay_s).check_region(region)
+        arrays = function(checked_demand(demand, region), **network_of(region, switches, **how), **settings)
+        return CircuitSchedule(*arrays, switches=switches, **how).check_region(region)
 
     return scheduler
+
+
+def network_of(
+    region: Region,
+    switches: int = 1,
+    delay_s: float | None = None,
+    all_stop: bool = True,
+    directed: bool = True,
+    first_free: bool = False,
+) -> SwitchNetwork:
+    """Return what schedulers know of the network, for the arguments of `get`."""
+    how = {
+        "switches": whole("switches", switches),
+        "all_stop": all_stop,
+        "directed": directed,
+        "first_free": first_free,
+    }
+    delay = float(region.delay_s) if delay_s is None else float(delay_s)
+    return SwitchNetwork(**facts_of(region, switches), delay_s=delay, **how)
 
 
 def settings_of(name: str) -> list[str]:

@@ -13,25 +13,14 @@ whose servers use no threshold but agree on offers slot by slot, and forward wit
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
 
-from mfabric_jax.checks import of_type
 from mfabric_jax.circuit_schedules.registry import checked_demand, get
 from mfabric_jax.circuit_schedules.rotor import ROUNDING
-from mfabric_jax.fabric.circuit_schedule import CircuitSchedule
+from mfabric_jax.circuit_schedules.stages import Stage
 from mfabric_jax.fabric.region import Region
-from mfabric_jax.routing.schedule import schedule_time
-
-
-class Stage(NamedTuple):
-    """A schedule of switches, and the bytes [S S] that its circuits carry over one hop."""
-
-    schedule: CircuitSchedule
-    demand: Float[ArrayLike, "S S"]
 
 
 def valiant(demand: Any, region: Region, switches: int = 1, *, slot_s: float | None = None, **how: Any) -> list[Stage]:
@@ -51,17 +40,6 @@ def valiant(demand: Any, region: Region, switches: int = 1, *, slot_s: float | N
         get("rotor", slot_s=slot_s, **{**options, "first_free": False}),
     ]
     return [Stage(plan(stage, region), stage) for plan, stage in zip(scheduler, stages, strict=True) if stage.any()]
-
-
-def staged_time(region: Region, stages: list[Stage]) -> Float[Array, ""]:
-    """Return the completion time of stages that run one after the other [s]: the sum of their `schedule_time`.
-
-    A stage pays for its first configuration unless its schedule is `first_free`.
-    """
-    for number, stage in enumerate(stages):
-        of_type(f"stages[{number}]", stage, Stage)
-    times = [schedule_time(region, stage.schedule, stage.demand) for stage in stages]
-    return jax.numpy.stack(times).sum() if times else jax.numpy.zeros(())
 
 
 def _spread(demand: np.ndarray, threshold: float) -> tuple[np.ndarray, np.ndarray]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments import experts_as_tokens_arrive, map_of_schedules, schedulers
+from experiments import experts_as_tokens_arrive, map_of_relays, map_of_schedules, schedulers
 from tests.experiments.test_questions import judged
 
 
@@ -42,3 +42,20 @@ def test_parts_hide_dispatch_until_their_fixed_costs_add_up(tmp_path):
     assert over[0.5, 3] > over[0.0, 3]
     assert rows[0]["configurations"] >= 3
     assert judged(experts_as_tokens_arrive, rows, tmp_path) == {}
+
+
+def test_ours_is_not_behind_other_all_to_alls_that_relay(tmp_path, monkeypatch):
+    monkeypatch.setattr(map_of_relays, "PROGRAMMES", 5)
+    monkeypatch.setitem(map_of_relays.NETWORKS, "5 servers", (5, 2, True))
+    config = map_of_relays.Config(("MoE 0.8",), ("5 servers",), gigabytes=(4e-6, 0.4), delays_s=(0.0, 1e-3))
+    rows = list(map_of_relays.run(config))
+    assert [map_of_relays.size_of(row) for row in rows] == ["4 kB", "4 kB", "400 MB", "400 MB"]
+    assert rows[0]["stages"] == 1
+    assert rows[1]["reconfigurations"] == 1 < rows[1]["stages"]
+    for row in rows:
+        every = [row[f"{name}_s"] for name in ("direct", "valiant", "bruck", "ternary")]
+        assert row[f"{row['best'].lower()}_s"] == min(every) == pytest.approx(row["over"] * row["ours_s"])
+    claim = "ours over the best of the others, every cell"
+    assert judged(map_of_relays, rows, tmp_path)[claim][2] == "reproduced"
+    late = [row | {"over": 0.9} for row in rows]
+    assert judged(map_of_relays, late, tmp_path)[claim][2].startswith("differs by")
