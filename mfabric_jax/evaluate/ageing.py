@@ -37,7 +37,7 @@ def horizons_of(solver: Any, steps: WalkSteps, costs: TradeOff) -> Float[Array, 
     changed = solver.new_circuits(before, chosen[late[0], column])
     kind, behind = steps.kind[late[0], column], _behind(steps)[late[0], column]
     fresh = tuple(part[0] for part in parts)
-    paid = exposed_delays(costs, fresh, changed, kind, behind, steps.busy[late[0], column])
+    paid = exposed_delays(_of_blocks(costs), fresh, changed, kind, behind, steps.busy[late[0], column])
     return horizon(loss, xp.minimum(*paid).mean(0))
 
 
@@ -52,6 +52,15 @@ def _samples(sent: np.ndarray) -> tuple[Int[np.ndarray, "A M N"], Int[np.ndarray
             late[:, column] = steps[chosen]
             early[:, :, column] = steps[(chosen - np.array(AGES)[:, None]) % len(steps)]
     return early, np.broadcast_to(late, early.shape), np.arange(sent.shape[1])
+
+
+def _of_blocks(costs: TradeOff) -> TradeOff:
+    """Return the costs [N ..] of every column, repeated for the sampled blocks [M N ..]."""
+    xp = array_module(costs)
+    parts = {name: getattr(costs, name) for name in ("inner_s", "behind_s", "expert_s")}
+    return costs._replace(
+        **{name: xp.broadcast_to(part, (BLOCKS, *part.shape)) for name, part in parts.items() if np.ndim(part)}
+    )
 
 
 def _behind(steps: WalkSteps) -> Int[np.ndarray, "B N"]:
