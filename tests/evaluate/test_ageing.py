@@ -11,17 +11,18 @@ from mfabric_jax.policies.horizon import horizon
 from mfabric_jax.policies.reads import Reads
 
 BLOCKS = 256
+WAVE = np.minimum(np.arange(float(BLOCKS)), BLOCKS - np.arange(float(BLOCKS)))  # it ends where it began
 
 
 def solver_of(drift):
-    """Demand number n is `drift` * n; circuits for it take 1 second, and one more for each unit that demand moves."""
+    """Demand drifts up and down; circuits for it take 1 second, and one more for each unit that demand moves."""
 
     def seconds(count, demand):
         late = 1 + np.abs(count - demand)[:, 0, 0]
         return late, 0 * late
 
     functions = RegionFunctions(lambda question: question.demand, lambda keys: keys, seconds, lambda *given: ())
-    demands = drift * np.arange(float(BLOCKS))[:, None, None]
+    demands = drift * WAVE[:, None, None]
     return OnHost(Tables(demands), np.full((1, 1), -1.0), functions, Reads(before=False, key=False))
 
 
@@ -40,15 +41,15 @@ def costs_of(delay, columns=1, hidden=0.0, **more):
 
 @pytest.mark.parametrize("delay", [0.0, 3.0, 30.0])
 def test_linear_ageing_gives_the_horizon_by_hand(delay):
-    """Both all-to-alls lose 0.1 s a block of age, until the walk ends and begins again with other demand."""
+    """Both all-to-alls lose 0.1 s a block of age, less where demand turns round."""
     drift = 0.1
     early = np.array([(np.linspace(0, BLOCKS - 1, 16).astype(int) - age) % BLOCKS for age in AGES])
-    lost = 2 * drift * np.abs(early - early[0]).mean(1)
+    lost = 2 * drift * np.abs(WAVE[early] - WAVE[early[0]]).mean(1)
     loss = np.maximum.accumulate(np.interp(np.arange(AGES[-1] + 1), AGES, lost))
     (found,) = horizons_of(solver_of(drift), steps_of(), costs_of(delay))
     assert found == pytest.approx(horizon(loss, delay))
     assert found >= 1
-    assert (found > 1) == (delay > 3)
+    assert (found > 1) == (delay > 0)
 
 
 def test_circuits_that_do_not_age_count_for_all_ages():
@@ -84,5 +85,5 @@ def test_a_walk_with_a_horizon_takes_less_time_than_one_that_weighs_a_block():
         late = solver.seconds(count[:, :, 0], steps.demand)[0].sum()
         return late + delay * solver.differ(count, before).sum()
 
-    assert total(None) < 0.9 * total(1.0)
+    assert total(None) < 0.8 * total(1.0)
     assert total(None) <= 1.1 * min(total(blocks) for blocks in (1.0, 2.0, 4.0, 8.0, 16.0))

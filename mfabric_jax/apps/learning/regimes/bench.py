@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -26,6 +27,7 @@ CLAIRVOYANT = "clairvoyant"
 KNOWN = (1, 4, 12)  # next demands that are known
 INFORMED = {f"next {known} known": known for known in KNOWN}
 STUDENT = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}  # 95 %
+AT_ONCE = 2  # regimes
 LARGEST = 16  # servers up to which slow policies run
 SIZES = tuple(sorted({regime.servers for regime in DRIFTING}))
 Row = dict[str, Any]
@@ -89,14 +91,23 @@ class Regimes:
 
 
 def compare_regimes(config: Regimes, *, progress: Callable[[str], None] | None = None, start: int = 0) -> Iterator[Row]:
-    """Yield the rows of each regime when it is ready, by delay and policy; skip the first `start` rows."""
-    tell, done = progress or (lambda message: None), 0
+    """Yield the rows of each regime when it is ready, by delay and policy; skip the first `start` rows.
+
+    The first regime runs alone, so that programs are compiled once; then two run at a time.
+    """
+    tell, left, done = progress or (lambda message: None), [], 0
     for regime in config.regimes:
         many = len(config.names(regime)) * len(DELAYS_S)
         if done + many > start:
-            rows = _rows_of(config, regime, tell)
-            yield from itertools.islice(rows, max(0, start - done), None)
+            left.append((regime, max(0, start - done)))
         done += many
+    pool = ThreadPoolExecutor(AT_ONCE)
+    try:
+        for regime, skipped in left[:1]:
+            yield from _rows_of(config, regime, tell)[skipped:]
+        yield from itertools.chain.from_iterable(pool.map(lambda own: _rows_of(config, own[0], tell), left[1:]))
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def describe(regime: Regime) -> str:
@@ -106,7 +117,7 @@ def describe(regime: Regime) -> str:
     return ", ".join([*words, f"forecast {regime.sigma}", regime.routing])
 
 
-def _rows_of(config: Regimes, regime: Regime, tell: Callable[[str], None]) -> Iterator[Row]:
+def _rows_of(config: Regimes, regime: Regime, tell: Callable[[str], None]) -> list[Row]:
     seeds, per_seed, decisions = config.size
     where = describe(regime)
     tell(where)
@@ -120,6 +131,7 @@ def _rows_of(config: Regimes, regime: Regime, tell: Callable[[str], None]) -> It
         tell(f"{where}: {name}")
         served[name] = _control(name)(_some(name, chains), delays, regime.routing)
     bound = np.asarray(_bounds(chains.region, chains.demand[:, SEEN:]), np.float64)
+    rows = []
     for number, delay_s in enumerate(DELAYS_S):
         best = clairvoyant_s(table, delay_s)
         for name in config.names(regime):
@@ -130,10 +142,9 @@ def _rows_of(config: Regimes, regime: Regime, tell: Callable[[str], None]) -> It
             else:
                 total = best if name == CLAIRVOYANT else informed_s(table, delay_s, INFORMED[name])
                 changes, decision_s = None, None
-            yield _row(regime, delay_s, name, total, best[first], bound[first], chains.seed[first]) | {
-                "changes": changes,
-                "decision_s": decision_s,
-            }
+            row = _row(regime, delay_s, name, total, best[first], bound[first], chains.seed[first])
+            rows.append(row | {"changes": changes, "decision_s": decision_s})
+    return rows
 
 
 def _control(name: str) -> Control:
