@@ -26,7 +26,7 @@ def run(options: Options) -> None:
     config = options.config
     shared.start_jax("float32", options.device)
     from mfabric_jax.apps.learning.regimes import compare_regimes
-    from mfabric_jax.report.regimes import draw_gaps, gaps_table
+    from mfabric_jax.report.regimes import gaps_table
 
     shared.check_outputs(options.out, picture=options.picture)
     rows_of = functools.partial(compare_regimes, config)
@@ -34,4 +34,6 @@ def run(options: Options) -> None:
     rows = shared.collect_rows("policies regimes", options.out, config.effective(), rows_of, config.rows, columns)
     print(gaps_table(rows))
     if options.picture is not None:
+        from mfabric_jax.report.figures.regimes import draw_gaps
+
         shared.tell(draw_gaps(rows, options.picture))

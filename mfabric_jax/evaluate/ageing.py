@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from jax import lax
 from jaxtyping import Float, Int
 
 from mfabric_jax.evaluate.circuits import WalkSteps
@@ -70,8 +71,4 @@ def _behind(steps: WalkSteps) -> Int[np.ndarray, "B N"]:
 
 
 def _rising(xp: Any, values: Array) -> Array:
-    if xp is np:
-        return np.maximum.accumulate(values, -1)
-    from jax import lax
-
-    return lax.cummax(values, axis=values.ndim - 1)
+    return np.maximum.accumulate(values, -1) if xp is np else lax.cummax(values, axis=values.ndim - 1)

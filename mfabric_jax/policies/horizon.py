@@ -69,7 +69,7 @@ def least_saving(
     lost = xp.where(counted, loss, 0)
     kept = xp.where(counted, 1 - lost / xp.where(oldest > 0, oldest, 1)[..., None], 0).sum(-1)
     once = delay + lost.sum(-1) + xp.maximum(steps - ages, 0) * oldest
-    renewed = xp.minimum(once, steps * xp.where(counted, _renewed(loss, delay), xp.inf).min(-1))
+    renewed = xp.minimum(once, steps * xp.where(counted, _renewal_costs(loss, delay), xp.inf).min(-1))
     ever = usual + (renewed - usual * steps) / xp.where(kept > 0, kept, 1)
     return xp.maximum(cycle_cost(loss, delay), ever)
 
@@ -116,12 +116,12 @@ def should_reconfigure(
 
 def _cycles(loss: Array, delay_s: Any) -> Array:
     """Return the seconds an all-to-all of cycles of 1, 2, .. J all-to-alls, and of one that never ends [.. J + 1]."""
-    xp, renewed = array_module(loss, delay_s), _renewed(loss, delay_s)
+    xp, renewed = array_module(loss, delay_s), _renewal_costs(loss, delay_s)
     never = xp.broadcast_to(_oldest(_floats(loss))[..., None], (*renewed.shape[:-1], 1))
     return xp.concatenate([renewed, never], -1)
 
 
-def _renewed(loss: Array, delay_s: Any) -> Array:
+def _renewal_costs(loss: Array, delay_s: Any) -> Array:
     """Return the seconds an all-to-all of cycles of 1, 2, .. J all-to-alls [.. J]."""
     xp, loss = array_module(loss, delay_s), _floats(loss)
     delay = xp.asarray(delay_s, loss.dtype)[..., None]

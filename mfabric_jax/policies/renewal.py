@@ -52,7 +52,7 @@ class Sums(NamedTuple):
     bytes: Float[Array, ""]
 
 
-class State(NamedTuple):
+class RenewalState(NamedTuple):
     """Circuits in place and what was learned.
 
     - `count` [S S]: circuits in place; `age`: all-to-alls since they were chosen.
@@ -96,12 +96,12 @@ class Renewal(eqx.Module):
     def __check_init__(self):
         whole("ages", self.ages, at_least=2)
 
-    def start(self, count: Int[Array, "S S"], families: int = 1) -> State:
+    def start(self, count: Int[Array, "S S"], families: int = 1) -> RenewalState:
         """Return the state before the first all-to-all, with the circuits [S S] in place."""
         servers, none = len(count), jnp.zeros((), jnp.int32)
         by_age, by_family, zero = (jnp.zeros(shape, jnp.float32) for shape in ((families, self.ages), families, ()))
         sums = Sums(by_age, by_age[0], by_family, by_family, by_family, zero, zero, zero)
-        return State(
+        return RenewalState(
             count=count,
             age=none + RECENT,
             proposals=jnp.zeros((families, self.ages, servers, servers), count.dtype),
@@ -113,7 +113,7 @@ class Renewal(eqx.Module):
             steps=none,
         )
 
-    def expect(self, state: State, forecast: Float[Array, "S S"]) -> Float[Array, "S S"]:
+    def expect(self, state: RenewalState, forecast: Float[Array, "S S"]) -> Float[Array, "S S"]:
         """Return the demand expected: forecast and last demand, weighted inversely to their squared log errors."""
         errors = state.sums.forecast_error, state.sums.last_error
         both = errors[0] + errors[1]
@@ -127,7 +127,7 @@ class Renewal(eqx.Module):
 
     def decide(
         self,
-        state: State,
+        state: RenewalState,
         expected: Float[Array, "S S"],
         proposals: Int[Array, "F S S"],
         delay_s: Array | float,
@@ -135,7 +135,7 @@ class Renewal(eqx.Module):
         forecast: Float[Array, "S S"] | None = None,
         remaining: Array | float = jnp.inf,
         may: Array | bool = True,
-    ) -> tuple[State, Bool[Array, ""]]:
+    ) -> tuple[RenewalState, Bool[Array, ""]]:
         """Return the state before the next all-to-all, and whether its circuits are new ones.
 
         - `proposals` [F S S]: circuits for the `expected` demand [bytes], one of each family.
@@ -167,7 +167,7 @@ class Renewal(eqx.Module):
         count, age = jnp.where(reconfigure, fresh, state.count), jnp.where(reconfigure, 0, state.age)
         return state._replace(count=count, age=age), reconfigure
 
-    def observe(self, state: State, demand: Float[Array, "S S"]) -> State:
+    def observe(self, state: RenewalState, demand: Float[Array, "S S"]) -> RenewalState:
         """Return the state after an all-to-all of this demand [bytes]."""
         unit, known = _unit(demand), jnp.arange(self.ages, dtype=jnp.int32) <= state.steps
         seconds = self._seconds(state.proposals, unit)
@@ -194,7 +194,7 @@ class Renewal(eqx.Module):
             age=state.age + 1,
         )
 
-    def ageing(self, state: State) -> Ageing:
+    def ageing(self, state: RenewalState) -> Ageing:
         """Return what the observations so far say of every family. A loss never falls with age."""
         sums, steps = state.sums, jnp.maximum(state.steps, 1).astype(jnp.float32)
         often = (sums.times >= OFTEN * sums.times[0]) & (sums.times > 0)
@@ -204,7 +204,7 @@ class Renewal(eqx.Module):
         slope = jnp.where(sums.square > 0, sums.product / jnp.where(sums.square > 0, sums.square, 1), 1)
         return Ageing(sums.fresh / steps, loss, jnp.clip(slope, LEAST_SLOPE, MOST_SLOPE), sums.bytes / steps)
 
-    def _usual(self, state: State, fresh_s: Float[Array, "R"]) -> Float[Array, ""]:
+    def _usual(self, state: RenewalState, fresh_s: Float[Array, "R"]) -> Float[Array, ""]:
         """Return how much longer recent demands would have taken on the circuits in place than on fresh ones.
 
         Parallel chains share the mean over those whose circuits are old: one chain's own would decide by luck.

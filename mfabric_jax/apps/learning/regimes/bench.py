@@ -1,6 +1,7 @@
 """Compare policies over time in all regimes: `mfabric policies regimes`."""
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -135,7 +136,7 @@ def _rows_of(config: Regimes, regime: Regime, tell: Callable[[str], None]) -> li
     for number, delay_s in enumerate(DELAYS_S):
         best = clairvoyant_s(table, delay_s)
         for name in config.names(regime):
-            first = _kept(name, chains)
+            first = _choose_chains(name, chains)
             if name in served:
                 total = np.asarray(served[name].total_s(delays)[number], np.float64)
                 changes, decision_s = float(served[name].changed[number].mean()), served[name].decision_s
@@ -148,17 +149,17 @@ def _rows_of(config: Regimes, regime: Regime, tell: Callable[[str], None]) -> li
 
 
 def _control(name: str) -> Control:
-    return CONTROLS[name] if name in CONTROLS else lambda *given: of_policy(policies.get(name), *given)
+    return CONTROLS[name] if name in CONTROLS else functools.partial(of_policy, policies.get(name))
 
 
-def _kept(name: str, chains: Chains) -> np.ndarray:
+def _choose_chains(name: str, chains: Chains) -> np.ndarray:
     """Return the chains on which a policy runs: slow ones on the first of each seed."""
     every = np.arange(len(chains.seed))
     return np.unique(chains.seed, return_index=True)[1] if name in SLOW else every
 
 
 def _some(name: str, chains: Chains) -> Chains:
-    kept = _kept(name, chains)
+    kept = _choose_chains(name, chains)
     if len(kept) == len(chains.seed):
         return chains
     arrays = {field: getattr(chains, field)[kept] for field in ("demand", "forecast", "seed")}

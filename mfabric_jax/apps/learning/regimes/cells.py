@@ -2,7 +2,9 @@
 
 from typing import NamedTuple
 
-DELAYS_S = (0.0, 1e-4, 1e-3, 1e-2, 1e-1)
+from mfabric_jax import units
+
+DELAYS_S = (0.0, units.us(100), units.ms(1), units.ms(10), units.ms(100))
 PREVIOUS = "previous"  # the forecast of a demand is the demand before
 DRIFT, RECORDED = "drift", "recorded"
 NIC_GBPS = 400.0

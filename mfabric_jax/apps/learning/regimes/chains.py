@@ -47,11 +47,11 @@ def draw_chains(
     """Return `per_seed` chains for each seed, of `SEEN` demands and as many `decisions`."""
     steps = SEEN + decisions
     if regime.demand == RECORDED:
-        demand = _recorded(regime, len(seeds) * per_seed, steps, trace)
+        demand = _read_recording(regime, len(seeds) * per_seed, steps, trace)
     else:
         keys = jnp.concatenate([jax.random.split(jax.random.key(seed), per_seed) for seed in seeds])
         values = (regime.skew, regime.pairs, regime.memory)
-        demand = _drifting(keys, *(jnp.asarray(value, jnp.float32) for value in values), regime.servers, steps)
+        demand = _draw_drift(keys, *(jnp.asarray(value, jnp.float32) for value in values), regime.servers, steps)
     forecast = _forecast(demand, regime.sigma)
     noisy = regime.sigma not in (PREVIOUS, 0.0)
     return Chains(region_of(regime), demand, forecast, np.repeat(np.asarray(seeds), per_seed), noisy)
@@ -67,7 +67,7 @@ def _forecast(demand: Float[Array, "B T S S"], sigma: str | float) -> Float[Arra
 
 
 @functools.partial(jax.jit, static_argnames=("servers", "steps"))
-def _drifting(keys: Array, skew: Array, pairs: Array, memory: Array, servers: int, steps: int) -> Array:
+def _draw_drift(keys: Array, skew: Array, pairs: Array, memory: Array, servers: int, steps: int) -> Array:
     source = Drift(skew=skew, pairs=pairs, memory=memory)
 
     def draw(key: Array):
@@ -78,7 +78,7 @@ def _drifting(keys: Array, skew: Array, pairs: Array, memory: Array, servers: in
     return jax.vmap(draw)(keys)
 
 
-def _recorded(regime: Regime, chains: int, steps: int, trace: str | None) -> Array:
+def _read_recording(regime: Regime, chains: int, steps: int, trace: str | None) -> Array:
     """Return windows of consecutive records of the test split, evenly spread, with the bytes of drifting demand."""
     if trace is None:
         raise InputError("regimes of recordings need trace, the recording.")

@@ -46,7 +46,7 @@ class Served(NamedTuple):
 Control = Callable[[Chains, Float[Array, "D"], str], Served]
 
 
-def timed(program: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
+def run_timed(program: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
     """Return what a compiled program returns, and the seconds that it took without compilation."""
     compiled = program._cache_size()  # pyright: ignore[reportFunctionMemberAccess]
     start = time.perf_counter()
@@ -72,7 +72,7 @@ def propose(policy: policies.Policy, demand: Float[Array, "*B S S"], region: Reg
     short = -len(flat) % AT_ONCE
     batches = jnp.concatenate([flat, jnp.broadcast_to(flat[-1:], (short, *flat.shape[1:]))])
     batches = batches.reshape(-1, AT_ONCE, *flat.shape[1:])
-    counts, seconds = zip(*(timed(_propose, policy, batch, region) for batch in batches), strict=True)
+    counts, seconds = zip(*(run_timed(_propose, policy, batch, region) for batch in batches), strict=True)
     count = jnp.concatenate(counts)[: len(flat)].reshape(*outer, *demand.shape[-2:])
     return Proposals(count, float(np.median(seconds)) / AT_ONCE)
 
@@ -82,18 +82,18 @@ def _propose(policy: policies.Policy, demand: Array, region: Region) -> Array:
     return jax.vmap(lambda each: policy(each, region).circuits.count)(demand)
 
 
-def named(name: str, routing: str) -> policies.Policy:
+def get_policy(name: str, routing: str) -> policies.Policy:
     starts = {"starts": STARTS} if name == "threshold" else {}
     return policies.get_suitable(name, routing=routing, **starts)
 
 
 @functools.lru_cache(maxsize=16)
-def shipped(name: str, chains: Chains, routing: str) -> Proposals:
+def propose_for_forecast(name: str, chains: Chains, routing: str) -> Proposals:
     """Return what a policy proposes for each forecast, `sample-average` for the last `HISTORY` forecasts together."""
     if name == "sample-average":
         recent = [chains.forecast[:, SEEN - back : chains.forecast.shape[1] - back] for back in range(HISTORY)]
-        return propose(named(name, routing), jnp.stack(recent, axis=2), chains.region, inner=3)
-    return propose(named(name, routing), chains.forecast[:, SEEN:], chains.region)
+        return propose(get_policy(name, routing), jnp.stack(recent, axis=2), chains.region, inner=3)
+    return propose(get_policy(name, routing), chains.forecast[:, SEEN:], chains.region)
 
 
 # ------------------------------------------------------------------------------------------------------ when to change
@@ -146,20 +146,20 @@ def uniform(chains: Chains, delays: Float[Array, "D"], routing: str) -> Served:
 def always(name: str, chains: Chains, delays: Float[Array, "D"], routing: str) -> Served:
     """Change to the policy's circuits for the forecast before every all-to-all."""
     forecast = chains.forecast[:, SEEN:]
-    return follow(chains, shipped(name, chains, routing), forecast, delays, None, routing)
+    return follow(chains, propose_for_forecast(name, chains, routing), forecast, delays, None, routing)
 
 
 def pays(name: str, chains: Chains, delays: Float[Array, "D"], routing: str) -> Served:
     """Change to the policy's circuits where the forecast of one all-to-all says that this saves time."""
     forecast = chains.forecast[:, SEEN:]
-    return follow(chains, shipped(name, chains, routing), forecast, delays, jnp.ones_like(delays), routing)
+    return follow(chains, propose_for_forecast(name, chains, routing), forecast, delays, jnp.ones_like(delays), routing)
 
 
 # ------------------------------------------------------------------------------------------------------------- renewal
 def renewal(chains: Chains, delays: Float[Array, "D"], routing: str, families: tuple[str, ...] = FAMILIES) -> Served:
     """Weigh a change over the time that demand lasts (`policies.renewal`), averages shared by all chains."""
     expected = expectations(chains, routing)
-    proposals = [propose(named(name, routing), expected, chains.region) for name in families]
+    proposals = [propose(get_policy(name, routing), expected, chains.region) for name in families]
     return renew(chains, expected, proposals, delays, routing)
 
 
@@ -198,7 +198,7 @@ def renew(
     """Follow `Renewal` with these families of proposals [B T S S]."""
     fresh = jnp.stack([family.count for family in families], axis=2)
     arguments = chains.region, expected, chains.forecast, fresh, chains.demand, delays
-    (exchange_s, changed), seconds = timed(_renew, routing, *arguments)
+    (exchange_s, changed), seconds = run_timed(_renew, routing, *arguments)
     decision_s = seconds / changed.size + sum(family.decision_s for family in families)
     return Served(exchange_s[..., SEEN:], changed[..., SEEN:], decision_s)
 
@@ -231,7 +231,7 @@ def of_policy(policy: policies.Policy, chains: Chains, delays: Float[Array, "D"]
     the delay; a plan with the previous circuits keeps them.
     """
     arguments = chains.region, chains.forecast, chains.demand, delays
-    (exchange_s, changed), seconds = timed(_of_policy, policy, routing, *arguments)
+    (exchange_s, changed), seconds = run_timed(_of_policy, policy, routing, *arguments)
     return Served(exchange_s, changed, seconds / changed.size)
 
 
@@ -260,14 +260,18 @@ def _of_policy(policy: policies.Policy, routing: str, region: Region, forecast, 
     return jax.vmap(chains, in_axes=(0, None, None))(delays, forecast, demand)
 
 
-# ------------------------------------------------------------------------------------------------- a tuned horizon
-def tuned(chains: Chains, delays: Float[Array, "D"], routing: str) -> Served:
+# ------------------------------------------------------------------------------------------------- a tune_horizon horizon
+def tune_horizon(chains: Chains, delays: Float[Array, "D"], routing: str) -> Served:
     """Follow the policy and the horizon that take least time on the chains of all other seeds."""
     known = expectations(chains, routing)[:, SEEN:]
     every = [uniform(chains, delays, routing)]
     for name in TUNED:
         ready = not chains.noisy  # the demand expected is the forecast
-        proposals = shipped(name, chains, routing) if ready else propose(named(name, routing), known, chains.region)
+        proposals = (
+            propose_for_forecast(name, chains, routing)
+            if ready
+            else propose(get_policy(name, routing), known, chains.region)
+        )
         for horizon in HORIZONS:
             every.append(follow(chains, proposals, known, delays, jnp.full_like(delays, horizon), routing))
     totals = np.stack([np.asarray(served.total_s(delays)) for served in every])  # [tried D B]
@@ -285,7 +289,7 @@ CONTROLS: dict[str, Control] = {
     "uniform": uniform,
     **{f"{name} always": functools.partial(always, name) for name in SHIPPED},
     **{f"{name} pays": functools.partial(pays, name) for name in SHIPPED},
-    "tuned horizon": tuned,
+    "tune_horizon horizon": tune_horizon,
     "renewal": renewal,
 }
 LEARNED: tuple[str, ...] = ()  # of these, learned by training

@@ -14,7 +14,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from mfabric_jax.apps.learning.regimes.chains import SEEN, Chains
-from mfabric_jax.apps.learning.regimes.controls import named, propose
+from mfabric_jax.apps.learning.regimes.controls import get_policy, propose
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.routing import fluid_lower_bound
@@ -41,7 +41,7 @@ def table_of(chains: Chains, routing: str) -> Table:
     starts = [(start, span) for span in STRETCHES for start in range(1, steps - span + 1, span // 2)]
     means = [demand[:, start : start + span].mean(1, keepdims=True) for start, span in starts]
     chosen_for = jnp.concatenate([demand, *means], axis=1)
-    sets = [propose(named(name, routing), chosen_for, chains.region).count for name in CANDIDATES]
+    sets = [propose(get_policy(name, routing), chosen_for, chains.region).count for name in CANDIDATES]
     born = [*range(-1, steps - 1), *(start + span - 2 for start, span in starts)]
     every = jnp.concatenate([even, *sets], axis=1)
     seconds = _seconds(chains.region, every, demand[:, 1:], routing)
