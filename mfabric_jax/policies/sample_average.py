@@ -28,12 +28,20 @@ from mfabric_jax.policies.circuit_search import (
     improve_circuits,
     is_enough,
     most_promising,
-    paced_delivery,
     settle_each,
     shares_of,
 )
 from mfabric_jax.policies.greedy import greedy
-from mfabric_jax.policies.relaxed import FLOOR, first_logits, relax_jointly, round_circuits, soft_circuits
+from mfabric_jax.policies.paced import paced_delivery
+from mfabric_jax.policies.relaxed import (
+    FLOOR,
+    first_logits,
+    relax_jointly,
+    relax_paced,
+    round_best,
+    round_circuits,
+    soft_circuits,
+)
 from mfabric_jax.policies.samples import Samples, samples_of, tail_of
 from mfabric_jax.policies.static import uniform
 from mfabric_jax.routing import Plan, relay_shares
@@ -47,6 +55,7 @@ ROUTES = ("adaptive", "fixed")
 ROUTINGS = ("relay", "unsplit", "split")
 POWERS = (1.0, 0.5, 0.25)  # circuits are proportional to these powers of the demand
 RELAXED = 8  # most demands in a relaxation
+RELAXED_PACED = 4  # most demands in a relaxation without relay; for more, swaps alone end as early
 AGAIN = 2  # further descents for the previous circuits
 APART = 0.12  # weight of a pair of equally loaded servers, relative to the most unequally loaded pair
 
@@ -174,16 +183,17 @@ def _alone(demand: Float[Array, "S S"], region: Region) -> tuple[Samples, Array,
 def stages(search: Search) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return the two stages of the search: starts for all members; all other work for those that are not done."""
     routing, routes, tail, rounds, swaps, steps, starts, stay, _ = search
+    relayed = routing == "relay"
     delivery = (
         paced_delivery(routing)
-        if routing != "relay"
+        if not relayed
         else fixed_delivery(tail)
         if routes == "fixed"
         else adaptive_delivery()
     )
 
     def first(samples: Samples, before: Array, key: Array):
-        counts = _plain(samples)
+        counts = _plain(samples, relayed)
         each = settle_each(samples, delivery, counts, delivery.cold(samples), False)
         if stay:  # time the previous circuits more exactly, so that they are not replaced needlessly
             legal = (before.sum(1, dtype=jnp.int32) <= samples.degrees).all()
@@ -197,9 +207,23 @@ def stages(search: Search) -> tuple[Callable[..., Any], Callable[..., Any]]:
         return result, is_enough(samples, result, tail)
 
     def further(result: Found, samples: Samples, before: Array, key: Array):
+        if not relayed:
+            begin, key = jax.random.split(key)
+            then = round_best(
+                _begin_paced(samples, begin),
+                samples,
+                delivery,
+                key,
+                others=result.count[None],
+                tail=tail,
+                rounds=rounds,
+                swaps=swaps,
+                starts=starts,
+            )
+            return best(samples, _both(result, then), tail, stay) if stay else then
         others = [in_proportion(samples, power) for power in POWERS[1:]]
         others.append(_unlike(samples))
-        if steps and routing == "relay":
+        if steps:
             begin, key = jax.random.split(key)
             few = samples.some(jnp.arange(min(len(samples.pairs), RELAXED)))
             begun = first_logits(samples.mean, begin, starts)
@@ -209,6 +233,14 @@ def stages(search: Search) -> tuple[Callable[..., Any], Callable[..., Any]]:
         start = best(samples, _both(result, other), tail, stay)
         then = improve_circuits(samples, delivery, start, key, rounds, swaps, tail)
         return best(samples, _both(result, then), tail, stay) if stay else then
+
+    def _begin_paced(samples: Samples, key: Array) -> Float[Array, "N S S"]:
+        logits = jnp.stack([proportional_logits(samples, power) for power in POWERS])
+        soft = jax.vmap(lambda matrix: soft_circuits(matrix, samples.degrees))(logits)
+        if not steps or len(samples.pairs) > RELAXED_PACED:
+            return soft
+        begun = first_logits(samples.mean, key, starts)
+        return jnp.concatenate([soft, relax_paced(samples, begun, steps, routing, tail)])
 
     # `jit` traces each once, however often it is batched; `inline` lets XLA fuse it with its neighbours.
     return jax.jit(first, inline=True), jax.jit(further, inline=True)
@@ -223,18 +255,21 @@ def _both(first: Found, second: Found) -> Found:
     return jax.tree.map(lambda *x: jnp.stack(x), first, second)
 
 
-def _plain(samples: Samples) -> Int[Array, "C S S"]:
+def _plain(samples: Samples, relayed: bool) -> Int[Array, "C S S"]:
     mean, region = samples.mean, samples.region(1.0)
-    by_greedy, even = greedy(mean, region, rule="next").circuits, uniform(mean, region).circuits
-    return jnp.stack([by_greedy.count, in_proportion(samples, 1.0), even.count])
+    by_greedy, even = greedy(mean, region, rule="next").circuits.count, uniform(mean, region).circuits.count
+    return jnp.stack([by_greedy, in_proportion(samples, 1.0), even] if relayed else [by_greedy, even])
 
 
 def in_proportion(samples: Samples, power: float) -> Int[Array, "S S"]:
     """Return circuits in proportion to a power of the mean demand, within the degrees."""
+    return round_circuits(soft_circuits(proportional_logits(samples, power), samples.degrees), samples.degrees)
+
+
+def proportional_logits(samples: Samples, power: float) -> Float[Array, "S S"]:
     pairs = jnp.maximum(samples.mean, samples.mean.T)
     floor = jnp.asarray(FLOOR, pairs.dtype) * pairs.mean() + jnp.finfo(pairs.dtype).tiny
-    logits = jnp.asarray(power, pairs.dtype) * jnp.log(pairs + floor)
-    return round_circuits(soft_circuits(logits, samples.degrees), samples.degrees)
+    return jnp.asarray(power, pairs.dtype) * jnp.log(pairs + floor)
 
 
 def _unlike(samples: Samples) -> Int[Array, "S S"]:
