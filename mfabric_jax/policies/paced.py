@@ -12,7 +12,6 @@ from mfabric_jax.fabric import Circuits
 from mfabric_jax.policies.circuit_search import SOFTNESS, Delivery, Worth
 from mfabric_jax.policies.samples import NEVER, Samples
 from mfabric_jax.routing import fluid_lower_bound
-from mfabric_jax.routing.region import split_seconds
 
 FAINT = 1e-3  # EPS NICs assumed for a server without any, to keep times finite
 STEPS = 3  # iterations for a port's time under split routing
@@ -27,8 +26,7 @@ def paced_delivery(routing: str) -> Delivery:
 
     def settle(samples: Samples, count: Array, state: Any, warm: bool):
         if routing == "split":
-            circuit = count.astype(samples.pairs.dtype)
-            times = jax.vmap(lambda pairs: split_seconds(pairs, circuit, samples.ports))(samples.pairs)
+            times = split_times(samples, count)
         else:
             region, circuits = samples.region(UNIT_GBPS), Circuits(count)
             times = jax.vmap(lambda pairs: fluid_lower_bound(region, circuits, pairs))(samples.pairs)
@@ -116,6 +114,22 @@ def split_ports(
     shape = jnp.broadcast_shapes(demand.shape[1:], circuit.shape[1:], port.shape)
     time = jnp.ones(shape, demand.dtype) if first is None else jnp.broadcast_to(first, shape)
     return ratio(lax.fori_loop(0, steps, lambda _, time: lax.stop_gradient(ratio(time)), time))
+
+
+def split_times(samples: Samples, count: Int[Array, "S S"]) -> Float[Array, "K"]:
+    """Return split routing's exact times over the degree bound; infinite if bytes have no path (`split_seconds`)."""
+    demand, circuit = port_demand(samples), count.astype(samples.pairs.dtype)[:, None, :, None]
+    port = samples.ports[:, None]
+
+    def climb(state: tuple[Array, Array]):
+        _, now = state
+        late = demand > circuit * now
+        load, speed = jnp.where(late, demand, 0).sum(0), port + jnp.where(late, circuit, 0).sum(0)
+        then = jnp.where(load > 0, jnp.where(speed > 0, load / jnp.where(speed > 0, speed, 1), jnp.inf), 0)
+        return now, jnp.maximum(now, then)
+
+    zero = jnp.zeros((2, len(count), len(samples.pairs)), demand.dtype)
+    return lax.while_loop(lambda state: (state[1] > state[0]).any(), climb, (zero - 1, zero))[1].max((0, 1))
 
 
 def split_latest(samples: Samples, count: Float[Array, "S S"], temperature: Array) -> Float[Array, "K"]:

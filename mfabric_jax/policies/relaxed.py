@@ -23,6 +23,7 @@ from mfabric_jax.policies.paced import paced_delivery, split_latest, unsplit_lat
 from mfabric_jax.policies.samples import Samples, counting, risk_of, samples_of
 from mfabric_jax.routing import Plan, fluid_lower_bound, relay_shares
 from mfabric_jax.support.array_module import Array
+from mfabric_jax.support.platforms import map_members
 
 SCALINGS = 12  # rounds of Sinkhorn scaling; `within_degrees` removes the excess that remains
 HOT, COLD = 0.3, 0.005  # first and last softness of the latest time, in degree bounds
@@ -32,7 +33,7 @@ FLOOR = 0.1  # bytes added to every pair for the first circuits, relative to the
 STAIRS_FROM = 1 / 3  # fraction of the steps after which counts are drawn to whole numbers
 INACTIVE = 1e-3  # circuits assumed for a pair without any, to keep times finite
 HALF = 0.5  # circuits; some roundings give none to a pair that lacks less
-PATIENCE = 2  # rounds of swaps without improvement after which one of several starts stops
+PATIENCE = 3  # rounds of swaps without improvement after which one of several starts stops
 NOISES = (0.0, 0.15, 0.3)  # standard deviations of the noise of the roundings
 
 Objective = Callable[[Any, Array, Array], Array]
@@ -285,11 +286,11 @@ def round_best(
     member = jnp.arange(len(counts), dtype=jnp.int32) % len(lanes)
     first = jnp.argmin(jnp.where(member == lanes[:, None], late, jnp.inf), axis=1)
 
-    def improve(start: Found, key: Array):
-        return improve_circuits(samples, how, start, key, rounds, swaps, tail, PATIENCE)
+    def improve(member: tuple[Found, Array]):
+        return improve_circuits(samples, how, *member, rounds, swaps, tail, PATIENCE)
 
     begun = jax.tree.map(lambda leaf: leaf[first], each)
-    return best(samples, jax.vmap(improve)(begun, jax.random.split(swapping, len(lanes))), tail)
+    return best(samples, map_members(improve, (begun, jax.random.split(swapping, len(lanes))), 1), tail)
 
 
 def roundings(soft: Float[Array, "N S S"], degrees: Int[Array, "S"], key: PRNGKeyArray) -> Int[Array, "M S S"]:

@@ -313,6 +313,11 @@ def batch_stages(first: Callable[..., Any], further: Callable[..., Any], at_once
     @custom_vmap
     def batch(inputs: Any):
         many = len(jax.tree.leaves(inputs)[0])
+        if many == 1:
+            member = jax.tree.map(lambda x: x[0], inputs)
+            result, done = first(*member)
+            result = lax.cond(done, lambda: result, lambda: further(result, *member))
+            return jax.tree.map(lambda x: x[None], result)
         size = in_step(at_once, many)
         results, done = map_members(lambda member: first(*member), inputs, at_once)
         order = jnp.argsort(done, stable=True)
