@@ -54,31 +54,31 @@ def paced_worth(samples: Samples, count: Int[Array, "S S"], routing: str) -> Wor
         return jnp.where(circuit > 0, 0, demand).sum(0) / port
 
     def pair_times(circuit: Array):
-        return jnp.where(circuit > 0, demand[:, 0] / jnp.maximum(circuit, 1), 0)  # [S S K]
+        return jnp.where(circuit > 0, demand[:, 0] / jnp.maximum(circuit, 1), 0)[:, None]  # [S 1 S K]
 
-    links = [port_times(circuit[:, None, :, None], demand, port[:, None])]  # [2 S K]
+    links = [port_times(circuit[:, None, :, None], demand, port)[None]]  # [1 2 S K]
     if routing == "unsplit":
         links.append(pair_times(circuit[..., None]))
-    latest = functools.reduce(jnp.maximum, [seconds.max((0, 1)) for seconds in links])
+    latest = functools.reduce(jnp.maximum, [seconds.max((0, 1, 2), keepdims=True) for seconds in links])
     softness = jnp.asarray(SOFTNESS, demand.dtype) * jnp.where(latest > 0, latest, 1)
 
     def weigh(seconds: Array):
         return jnp.exp(jnp.minimum((seconds - latest) / softness, most))
 
     weights = [weigh(seconds) for seconds in links]
-    total = sum(weight.sum((0, 1)) for weight in weights)
+    total = functools.reduce(jnp.add, [weight.sum((0, 1, 2), keepdims=True) for weight in weights])
 
     def change(by: int):
-        own = jnp.eye(len(count), dtype=demand.dtype)
-        after = jnp.maximum(circuit[:, None] + by * own[..., None], 0)  # [S S S]: of a changed partner and a server
-        ports = port_times(after[:, None, ..., None], demand[:, :, None], port[:, None], links[0][:, None])  # [2 S S K]
-        more = (weigh(ports) - weights[0][:, None]).sum(0)
+        own = jnp.eye(len(count), dtype=demand.dtype)[..., None]
+        after = jnp.maximum(circuit[:, None] + by * own, 0)  # [S S S]: of a changed partner and a server
+        ports = port_times(after[:, :, None, :, None], demand[:, None], port[None], links[0])  # [S 2 S K]
+        more = (weigh(ports) - weights[0]).sum(1)
         if routing == "unsplit":
-            more += weigh(pair_times(jnp.maximum(circuit + by, 0)[..., None])) - weights[1]
-        then = jnp.maximum(total + more + jnp.swapaxes(more, 0, 1), tiny)
-        return jnp.moveaxis(softness * jnp.log(then / total), 2, 0)
+            more += (weigh(pair_times(jnp.maximum(circuit + by, 0)[..., None])) - weights[1])[:, 0]
+        then = jnp.maximum(total[:, 0] + more + jnp.swapaxes(more, 0, 1), tiny)
+        return jnp.moveaxis(softness[:, 0] * jnp.log(then / total[:, 0]), 2, 0)
 
-    return Worth(jnp.where(count > 0, change(-1), jnp.inf), -change(1))
+    return Worth(jnp.where((count > 0)[None], change(-1), jnp.inf), -change(1))
 
 
 # ------------------------------------------------------------------------------- ports; samples are the last axis
@@ -87,15 +87,15 @@ def port_demand(samples: Samples) -> Float[Array, "S 2 S K"]:
     return jnp.stack([samples.pairs.transpose(2, 1, 0), samples.pairs.transpose(1, 2, 0)], axis=1)
 
 
-def port_nics(samples: Samples) -> Float[Array, "S"]:
-    return jnp.maximum(samples.ports, jnp.asarray(FAINT, samples.ports.dtype))
+def port_nics(samples: Samples) -> Float[Array, "1 S 1"]:
+    return jnp.maximum(samples.ports, jnp.asarray(FAINT, samples.ports.dtype))[None, :, None]
 
 
 def split_ports(
-    demand: Float[Array, "S *B"],
-    circuit: Float[Array, "S *B"],
-    port: Float[Array, "*B"],
-    first: Float[Array, "*B"] | None = None,
+    demand: Float[Array, "S *#B"],
+    circuit: Float[Array, "S *#B"],
+    port: Float[Array, "*#B"],
+    first: Float[Array, "*#B"] | None = None,
     steps: int = STEPS,
 ) -> Float[Array, "*B"]:
     """Return when each port ends under split routing: the root t of sum_j max(D_j - C_j t, 0) = E t.
@@ -108,7 +108,7 @@ def split_ports(
     """
 
     def ratio(time: Array):
-        late = demand > circuit * time
+        late = demand > circuit * time[None]
         return jnp.where(late, demand, 0).sum(0) / (port + jnp.where(late, circuit, 0).sum(0))
 
     shape = jnp.broadcast_shapes(demand.shape[1:], circuit.shape[1:], port.shape)
@@ -119,11 +119,11 @@ def split_ports(
 def split_times(samples: Samples, count: Int[Array, "S S"]) -> Float[Array, "K"]:
     """Return split routing's exact times over the degree bound; infinite if bytes have no path (`split_seconds`)."""
     demand, circuit = port_demand(samples), count.astype(samples.pairs.dtype)[:, None, :, None]
-    port = samples.ports[:, None]
+    port = samples.ports[None, :, None]
 
     def climb(state: tuple[Array, Array]):
         _, now = state
-        late = demand > circuit * now
+        late = demand > circuit * now[None]
         load, speed = jnp.where(late, demand, 0).sum(0), port + jnp.where(late, circuit, 0).sum(0)
         then = jnp.where(load > 0, jnp.where(speed > 0, load / jnp.where(speed > 0, speed, 1), jnp.inf), 0)
         return now, jnp.maximum(now, then)
@@ -134,7 +134,7 @@ def split_times(samples: Samples, count: Int[Array, "S S"]) -> Float[Array, "K"]
 
 def split_latest(samples: Samples, count: Float[Array, "S S"], temperature: Array) -> Float[Array, "K"]:
     """Return split routing's times over the degree bound, softened over ports by a log-sum-exp (`split_ports`)."""
-    times = split_ports(port_demand(samples), count[:, None, :, None], port_nics(samples)[:, None])
+    times = split_ports(port_demand(samples), count[:, None, :, None], port_nics(samples))
     return _softest(times.reshape(-1, times.shape[-1]), temperature)
 
 
@@ -142,7 +142,7 @@ def unsplit_latest(samples: Samples, count: Float[Array, "S S"], temperature: Ar
     """Return smooth unsplit times over the degree bound: c < 1 circuits count as one with probability c, else EPS."""
     demand, active, many = port_demand(samples), jnp.minimum(count, 1), len(samples.pairs)
     on_circuits = demand[:, 0] / jnp.maximum(count, 1)[..., None]
-    on_eps = (demand * (1 - active)[:, None, :, None]).sum(0) / port_nics(samples)[:, None]
+    on_eps = (demand * (1 - active)[:, None, :, None]).sum(0) / port_nics(samples)
     times = jnp.concatenate([on_circuits.reshape(-1, many), on_eps.reshape(-1, many)])
     weight = jnp.where(demand[:, 0] > 0, active[..., None], 0).reshape(-1, many)
     return _softest(times, temperature, jnp.concatenate([weight, jnp.ones((2 * len(count), many), weight.dtype)]))

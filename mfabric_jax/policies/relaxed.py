@@ -284,7 +284,7 @@ def round_best(
     late = jax.vmap(lambda seconds: risk_of(seconds, samples.weight, tail))(each.seconds)
     lanes = jnp.arange(min(starts, len(counts)), dtype=jnp.int32)
     member = jnp.arange(len(counts), dtype=jnp.int32) % len(lanes)
-    first = jnp.argmin(jnp.where(member == lanes[:, None], late, jnp.inf), axis=1)
+    first = jnp.argmin(jnp.where(member[None] == lanes[:, None], late[None], jnp.inf), axis=1)
 
     def improve(member: tuple[Found, Array]):
         return improve_circuits(samples, how, *member, rounds, swaps, tail, PATIENCE)

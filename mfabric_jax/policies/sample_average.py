@@ -185,11 +185,7 @@ def stages(search: Search) -> tuple[Callable[..., Any], Callable[..., Any]]:
     routing, routes, tail, rounds, swaps, steps, starts, stay, _ = search
     relayed = routing == "relay"
     delivery = (
-        paced_delivery(routing)
-        if not relayed
-        else fixed_delivery(tail)
-        if routes == "fixed"
-        else adaptive_delivery()
+        paced_delivery(routing) if not relayed else fixed_delivery(tail) if routes == "fixed" else adaptive_delivery()
     )
 
     def first(samples: Samples, before: Array, key: Array):
