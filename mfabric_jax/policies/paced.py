@@ -14,7 +14,7 @@ from mfabric_jax.policies.samples import NEVER, Samples
 from mfabric_jax.routing import fluid_lower_bound
 
 FAINT = 1e-3  # EPS NICs assumed for a server without any, to keep times finite
-STEPS = 3  # iterations for a port's time under split routing
+STEPS, WARM = 3, 2  # iterations for a port's time under split routing, and after one circuit changed
 MOST = 60.0  # largest exponent of a weight
 UNIT_GBPS = 8e-9  # 1 byte/s: the speed of a NIC if demand is counted in NICs
 TRIED = 64  # number of demands that compare circuits
@@ -50,7 +50,7 @@ def paced_worth(samples: Samples, count: Int[Array, "S S"], routing: str) -> Wor
 
     def port_times(circuit: Array, demand: Array, port: Array, first: Array | None = None):
         if routing == "split":
-            return split_ports(demand, circuit, port, first, STEPS if first is None else 1)
+            return split_ports(demand, circuit, port, first, STEPS if first is None else WARM)
         return jnp.where(circuit > 0, 0, demand).sum(0) / port
 
     def pair_times(circuit: Array):

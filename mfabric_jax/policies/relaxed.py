@@ -269,7 +269,7 @@ def round_best(
     """Return the best of several roundings of each of N real-valued circuits, after rounds of swaps.
 
     - `soft` [N S S]: circuits, any real numbers (`round_circuits`). `others`: legal circuits that compete.
-    - `samples`: the demands [K S S], their weights and the region. `tail`: the fraction of them that counts (`tail_of`).
+    - `samples`: the demands [K S S], their weights and the region. `tail`: the part of them that counts (`tail_of`).
     - `how`: how demands use circuits, such as `paced_delivery("split")`; it times circuits and values swaps.
     - `starts`: number of circuits from which swaps go on. `rounds` of `swaps` trials: limits of each.
 

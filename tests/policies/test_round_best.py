@@ -1,4 +1,4 @@
-"""Roundings and swaps under split and unsplit routing: times and worth by plain loops, brute force, legality, batches."""
+"""Roundings and swaps under split and unsplit routing: plain loops, brute force, legality, batches."""
 
 import functools
 import itertools
@@ -85,7 +85,7 @@ def test_times_are_those_of_plain_loops(routing):
 
 @pytest.mark.parametrize("routing", ROUTINGS)
 def test_the_worth_of_a_circuit_is_that_of_trials(routing):
-    rng = np.random.default_rng(0)
+    rng, tolerance = np.random.default_rng(0), 1e-9 if routing == "unsplit" else 0.05  # split: three iterations
     port_time = plain.unsplit_port if routing == "unsplit" else plain.split_port
     worth = jax.jit(lambda samples, count: paced_worth(samples, count, routing))
 
@@ -103,7 +103,7 @@ def test_the_worth_of_a_circuit_is_that_of_trials(routing):
             times += [pairs[i, j] / count[i, j] if count[i, j] else 0.0 for i, j in np.ndindex(pairs.shape)]
         return max(times), SOFTNESS * latest * math.log(sum(math.exp(t / (SOFTNESS * latest)) for t in times))
 
-    for seed in range(6):
+    for _ in range(6):
         demand = rng.lognormal(0, 1, (SAMPLES, SERVERS, SERVERS)) * (1 - np.eye(SERVERS))
         samples = samples_of(jnp.asarray(demand), Region(SERVERS, 400.0, jnp.full(SERVERS, 4), 1.0))
         count = np.triu(rng.integers(0, 3, (SERVERS, SERVERS)), 1)
@@ -120,7 +120,9 @@ def test_the_worth_of_a_circuit_is_that_of_trials(routing):
                     assert table[k, i, j] == np.inf
                     continue
                 change = sign * (softened(other, pairs, 1.0, latest)[1] - now)
-                np.testing.assert_allclose([table[k, i, j], table[k, j, i]], change, rtol=1e-3, atol=5e-4)
+                np.testing.assert_allclose(
+                    [table[k, i, j], table[k, j, i]], change, rtol=tolerance, atol=tolerance / 10
+                )
 
 
 def drawn(seed, many):
@@ -137,7 +139,7 @@ def chosen(demand, weights, routing, risk):
 @pytest.mark.parametrize(("routing", "risk"), [*itertools.product(ROUTINGS, ("mean", "worst")), ("split", "cvar:0.5")])
 def test_near_the_best_of_all_circuits_for_all_samples(routing, risk):
     region = Region(SERVERS, 400.0, 3, 1.0)
-    every = jnp.asarray([count for count in plain.topologies([3] * SERVERS)], jnp.int32)
+    every = jnp.asarray(list(plain.topologies([3] * SERVERS)), jnp.int32)
 
     @jax.jit
     def over_bound(count, demand):
