@@ -244,7 +244,7 @@ def stages(search: Search) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 @functools.cache
 def _search(search: Search) -> Callable[..., Any]:
-    return jax.jit(batch_stages(*stages(search), search.at_once))
+    return jax.jit(batch_stages(*stages(search), search.at_once, search.routing != "relay"))
 
 
 def _both(first: Found, second: Found) -> Found:
@@ -299,17 +299,19 @@ def joint(
     return sample_average(demand, region, previous=previous, key=key, steps=steps, starts=samples, rounds=rounds)
 
 
-def batch_stages(first: Callable[..., Any], further: Callable[..., Any], at_once: int) -> Callable[..., Any]:
+def batch_stages(
+    first: Callable[..., Any], further: Callable[..., Any], at_once: int, unbatched: bool = False
+) -> Callable[..., Any]:
     """Return a function that runs `first(*given) -> (found, done)` on a batch, then `further` on members not done.
 
     `further(found, *given)` returns `found`. Under `vmap`, members not done form groups of `at_once` on a CPU and one
-    group elsewhere.
+    group elsewhere. `unbatched`: a batch of one runs without a group, in a smaller program that may round otherwise.
     """
 
     @custom_vmap
     def batch(inputs: Any):
         many = len(jax.tree.leaves(inputs)[0])
-        if many == 1:
+        if many == 1 and unbatched:
             member = jax.tree.map(lambda x: x[0], inputs)
             result, done = first(*member)
             result = lax.cond(done, lambda: result, lambda: further(result, *member))
