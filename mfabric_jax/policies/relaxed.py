@@ -303,7 +303,7 @@ def roundings(soft: Float[Array, "N S S"], degrees: Int[Array, "S"], key: PRNGKe
     noise, least = (jnp.asarray(np.repeat(x, len(soft)), soft.dtype) for x in (noise, least))
     count = jnp.broadcast_to(soft, (many // len(soft), *soft.shape)).reshape(many, *soft.shape[1:])
 
-    def round_each(count: Array, noise: Array, least: Array, key: Array):
+    def round_each(count: Array, noise: Array, least: Array, key: Array) -> Array:
         return round_circuits(count, degrees, noise=noise, least=least, key=key)
 
     return jax.vmap(round_each)(count, noise, least, jax.random.split(key, many))

@@ -1,7 +1,7 @@
 """One set of circuits for many demands (`sample_average`), and for one known demand (`joint`).
 
 The search tries simple starts first. If none is within 0.1 % of the bound, it goes on with relaxed circuits and rounds
-of swaps (`circuit_search`).
+of swaps (`circuit_search`); under unsplit and split routing by `round_best`.
 Source: sample average approximation; Kleywegt, Shapiro, Homem-de-Mello, SIAM J. Optim. 12(2), 2002.
 """
 
@@ -84,8 +84,9 @@ def sample_average(
     - `routes`: "adaptive": relay shares per sample, [K S S S+2] ([S S S+2] for one); "fixed": one set [S S S+2].
     - `risk`: what to minimise: the "mean" time, the mean of the worst fraction Q ("cvar:Q"), or the "worst".
     - `routing`: "relay"; or "unsplit" or "split", whose plans have no shares.
-    - `rounds`, `swaps`: limits of the search. `steps`, `starts`: of the relaxation. `share_steps`: gradient steps
-      towards the shares.
+    - `rounds`, `swaps`: limits of the search. `steps`, `starts`: of the relaxation, of at most four demands under
+      unsplit and split routing; there, `starts` sets of circuits are improved. `share_steps`: gradient steps towards
+      the shares.
 
     Legal for any demand; works in `vmap`.
     """

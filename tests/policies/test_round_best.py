@@ -64,7 +64,7 @@ def test_swaps_improve_on_roundings():
         demand = np.random.default_rng(seed).lognormal(0, 1.5, (SAMPLES, SERVERS, SERVERS))
         soft, _, degrees, port = case(seed)
         _, risk, risks, _ = rounded(soft, demand, degrees, port, routing=routing)
-        better += risk < risks.min() - 1e-9
+        better += bool(risk < risks.min() - 1e-9)
     assert better > 12
 
 
