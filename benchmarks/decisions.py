@@ -4,6 +4,7 @@ python benchmarks/decisions.py
 python benchmarks/decisions.py --servers 8 --demands 4
 python benchmarks/decisions.py --prototype FOLDER     beside plan() of FOLDER/fast2.py, a library in C++
 python benchmarks/decisions.py --trace FOLDER --servers 16     single decisions from earlier plans of a recording
+python benchmarks/decisions.py --drift 4              split and unsplit routing, demands of Drift with 4 seeds
 
 Joint (one sample) knows the demand and gives its shares too. Sample-average plans circuits for scenarios of a forecast
 with errors of sigma 0.6. Quality is the time over the degree bound, with shares for each demand: "known" over the
@@ -12,6 +13,8 @@ demands that were planned for, "true" over the true ones. Demands are of all fam
 With --trace, the held-out records of a recording are planned, 4 + 1 NICs: by joint alone, by joint from the circuits
 that joint chose for the same layer 1, 10 and 40 records earlier, and record after record from plans kept by layer. Wall
 milliseconds are of one compiled decision, median and mean; quality is by the plans' own shares.
+`--drift` plans for 64 independent demands of `Drift` (pairs 2, 8 servers, 4 + 1 NICs), and for 32 of them one by one:
+mean time over each demand's degree bound; "relaxed" before rounding, and rounded once, are those of `relaxed`.
 """
 
 import argparse
@@ -59,6 +62,8 @@ def main() -> None:
     parser.add_argument("--trace", default=None, help="a recording; its held-out records are planned")
     parser.add_argument("--decisions", type=int, default=64, help="of the recording, each alone")
     parser.add_argument("--prototype", type=Path, default=None, help="folder of fast2.py and its library")
+    parser.add_argument("--drift", type=int, default=0, help="number of seeds; only split and unsplit routing")
+    parser.add_argument("--seconds", type=float, default=5.0, help="limit of exact for each demand of --drift; 0: none")
     asked = parser.parse_args()
     _on_one_core()
     if asked.trace is not None:
@@ -67,12 +72,106 @@ def main() -> None:
             for line in _from_earlier(asked.trace, servers, asked.decisions):
                 print(_line((servers, *line)), flush=True)
         return
+    if asked.drift:
+        return _compare_on_drift(asked.drift, asked.seconds)
     print(_line(HEAD), flush=True)
     for servers in asked.servers:
         for samples in asked.samples:
             demands = _drawn(servers, samples, asked.demands)
             for line in (*_ours(demands), *(_prototype(asked.prototype, demands) if asked.prototype else ())):
                 print(_line((servers, samples, *line)), flush=True)
+
+
+def _compare_on_drift(seeds: int, exact_seconds: float) -> None:
+    import jax
+    import jax.numpy as jnp
+
+    from mfabric_jax import policies
+    from mfabric_jax.apps.learning import Drift
+    from mfabric_jax.fabric import Circuits, Region
+    from mfabric_jax.policies.paced import split_latest, unsplit_latest
+    from mfabric_jax.policies.relaxed import first_logits, relax_paced, round_circuits
+    from mfabric_jax.policies.samples import samples_of
+    from mfabric_jax.routing import degree_bound, fluid_lower_bound
+
+    region, source = Region(8, jnp.float32(400), 4, jnp.float32(1)), Drift(pairs=2.0, skew=1.0, memory=0.98)
+    every = [
+        jax.vmap(lambda key: source.first(key, 8, jnp.float32)[1])(jax.random.split(jax.random.key(seed), 64))
+        for seed in range(seeds)
+    ]
+
+    def measure(who, number, function, score):
+        """Print seconds to compile, CPU ms a decision and the score of each seed."""
+        began = time.process_time()
+        inputs = [demand[:number] for demand in every]
+        compiled = jax.jit(function).lower(inputs[0]).compile()
+        compile_s = time.process_time() - began
+        compiled(inputs[0])
+        outputs, spent = _timed(lambda: [jax.block_until_ready(compiled(demand)) for demand in inputs])
+        scores = [float(score(result, demand)) for result, demand in zip(outputs, inputs, strict=True)]
+        decisions = seeds * (1 if number == 64 else number)
+        cells = number, f"{compile_s:.1f}", f"{1000 * spent / decisions:.1f}", f"{sum(scores) / seeds:.4f}"
+        print(f"{who:34}", *(cell.rjust(9) for cell in map(str, cells)), *(f"{x:8.4f}" for x in scores), flush=True)
+
+    print(f"{'who':34}", *(cell.rjust(9) for cell in ("demands", "compile s", "CPU ms", "mean")), "   each seed")
+    for routing in ("split", "unsplit"):
+        latest = split_latest if routing == "split" else unsplit_latest
+
+        def time_of(count, demand, routing=routing):
+            return fluid_lower_bound(region, Circuits(count), demand, routing=routing) / degree_bound(region, demand)
+
+        def one_set(count, demand, time_of=time_of):
+            return jax.vmap(lambda matrix: time_of(count, matrix))(demand).mean()
+
+        def each(count, demand, time_of=time_of):
+            return jax.vmap(time_of)(count, demand).mean()
+
+        def relax(demand, number=1, routing=routing):
+            samples = samples_of(demand, region)
+            return samples, relax_paced(samples, first_logits(samples.mean, jax.random.key(0), number), 150, routing)
+
+        def soft_time(demand, latest=latest):
+            samples, soft = relax(demand)
+            return latest(samples, soft[0], jnp.float32(1e-3)).mean()
+
+        def round_once(demand):
+            samples, soft = relax(demand)
+            return round_circuits(soft[0], samples.degrees)
+
+        for starts in (1, 2, 4):
+            policy = policies.get("sample-average", routing=routing, starts=starts)
+            measure(
+                f"{routing}: sample-average, {starts} starts",
+                64,
+                lambda demand, policy=policy: policy(demand, region).circuits.count,
+                one_set,
+            )
+        measure(f"{routing}: relaxed, not rounded", 64, soft_time, lambda result, _: result)
+        measure(f"{routing}: relaxed, rounded once", 64, round_once, one_set)
+        measure(
+            f"{routing}: relaxed, not rounded",
+            32,
+            lambda demand, soft_time=soft_time: jax.lax.map(lambda matrix: soft_time(matrix[None]), demand).mean(),
+            lambda result, _: result,
+        )
+        measure(
+            f"{routing}: relaxed, rounded once",
+            32,
+            lambda demand, round_once=round_once: jax.lax.map(lambda matrix: round_once(matrix[None]), demand),
+            each,
+        )
+        rows = [("relaxed", {"rounds": 0}), ("relaxed", {}), ("local-search", {}), ("sample-average", {})]
+        if exact_seconds:
+            rows.append(("exact", {"seconds": exact_seconds}))
+        for name, settings in rows:
+            policy = policies.get(name, routing=routing, **settings)
+            words = "".join(f", {key} {value:g}" for key, value in settings.items())
+            measure(
+                f"{routing}: {name}{words}",
+                32,
+                lambda demand, policy=policy: jax.lax.map(lambda one: policy(one, region).circuits.count, demand),
+                each,
+            )
 
 
 def _on_one_core() -> None:

@@ -304,7 +304,7 @@ def test_words_and_cases_are_checked_and_shown_without_jax(tmp_path):
 APPS = {  # what outside of an app may import it: its commands
     "failures": {"buy", "failures"},
     "graphs": {"export", "jobs", "replay", "traffic"},
-    "learning": {"evaluate", "policies", "train"},
+    "learning": {"evaluate", "policies", "policies_regimes", "train"},
     "purchase": {"buy"},
     "recordings": {"calibrate", "calibrate_nccl", "traces", "traces_study"},
     "serving": {"serve", "serve_sentences", "validate"},

@@ -12,13 +12,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import export, lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from mfabric_jax.fabric import Circuits
 from mfabric_jax.policies.samples import NEVER, Samples, counting, risk_of
-from mfabric_jax.routing import fluid_lower_bound
 from mfabric_jax.routing.potentials import DIRECT, HOT, RATE, RelayLinks, minimise
 from mfabric_jax.routing.relay import is_path, link_seconds
 from mfabric_jax.support.platforms import map_members
@@ -27,12 +24,11 @@ SOFTNESS = 0.1  # of the softmax of link prices, relative to the latest time
 BLUR = 0.3  # standard deviation of the log noise on the worth of swaps
 ENOUGH = 1e-3  # relative gap to the bound at which the search stops, unless stated
 PATIENCE = 4  # rounds without improvement after which the search stops
-TRIED = 16  # number of demands that compare swaps
+TRIED = 16  # number of demands that compare circuits
 COLD_STEPS, WARM_STEPS = 60, 40  # gradient steps towards shares: at first and after a swap
 WARM, WARM_RATE = 0.2, 0.1  # softness and step size after a swap
 LANES = 8  # demands that a CPU runs together until all are done
 FROM_COLD, FROM_WARM = (COLD_STEPS, HOT, RATE), (WARM_STEPS, WARM, WARM_RATE)
-UNIT_GBPS = 8e-9  # 1 byte/s: the speed of a NIC if demand is counted in NICs
 
 
 class Worth(NamedTuple):
@@ -117,6 +113,7 @@ class Delivery(NamedTuple):
     settle: Callable[[Samples, Int[Array, "S S"], Any, bool], tuple[Any, Float[Array, "K"]]]  # warm: after a swap
     worth: Callable[[Samples, Int[Array, "S S"], Any], Worth]  # [K S S] for every demand
     some: Callable[[Any, Int[Array, "R"]], Any]  # the state of some of the demands
+    tried: int = TRIED  # number of demands that compare circuits
 
 
 class Found(NamedTuple):
@@ -145,11 +142,19 @@ def is_enough(samples: Samples, result: Found, tail: float, enough: float):
 
 
 def improve_circuits(
-    samples: Samples, how: Delivery, start: Found, key: Array, rounds: int, many: int, tail: float, enough: float
+    samples: Samples,
+    how: Delivery,
+    start: Found,
+    key: Array,
+    rounds: int,
+    many: int,
+    tail: float,
+    enough: float = ENOUGH,
+    patience: int = PATIENCE,
 ) -> Found:
     def searching(state: tuple[Any, ...]):
         number, fruitless, now = state
-        return (number < rounds) & (fruitless < PATIENCE) & ~is_enough(samples, now, tail, enough)
+        return (number < rounds) & (fruitless < patience) & ~is_enough(samples, now, tail, enough)
 
     def step(state: tuple[Any, ...]):
         number, fruitless, now = state
@@ -176,11 +181,11 @@ def most_promising(
     tail: float,
     warm: bool,
 ) -> Found:
-    """Return the best candidate, judged by 16 of the demands; each round takes other demands."""
-    demands = len(samples.pairs)
-    if demands <= TRIED:
+    """Return the best candidate, judged by `how.tried` of the demands; each round takes other demands."""
+    demands, tried = len(samples.pairs), how.tried
+    if demands <= tried:
         return best(samples, settle_each(samples, how, counts, state, warm), tail)
-    some = (number * TRIED + jnp.arange(TRIED, dtype=jnp.int32)) % demands
+    some = (number * tried + jnp.arange(tried, dtype=jnp.int32)) % demands
     few = samples.some(some)
     chosen = best(few, settle_each(few, how, counts, how.some(state, some), warm), tail)
     return Found(chosen.count, *how.settle(samples, chosen.count, state, warm))
@@ -281,35 +286,3 @@ def shares_of(samples: Samples, count: Array, logits: Float[Array, "S S S+2"]) -
     paths = jnp.where(is_path(len(port)), wide * jnp.exp(logits), 0)
     total = paths.sum(2, keepdims=True)
     return jnp.where(total > 0, paths / jnp.where(total > 0, total, 1), 0)
-
-
-@functools.cache
-def paced_delivery(routing: str) -> Delivery:
-    """Return the delivery by unsplit or split routing, without shares; the worth of circuits is measured by trial."""
-
-    def late(samples: Samples, count: Array):
-        where = samples.region(UNIT_GBPS)
-        times = jax.vmap(lambda pairs: fluid_lower_bound(where, Circuits(count), pairs, routing=routing))(samples.pairs)
-        return jnp.minimum(times, jnp.asarray(NEVER, times.dtype))
-
-    def cold(samples: Samples):
-        return jnp.zeros(())
-
-    def settle(samples: Samples, count: Array, state: Any, warm: bool):
-        return state, late(samples, count)
-
-    def worth(samples: Samples, count: Array, state: Any) -> Worth:
-        now = late(samples, count)
-        a, b = np.triu_indices(len(samples.ports), 1)
-
-        def change(by: int):
-            def changed_time(a: Array, b: Array):
-                return late(samples, count.at[a, b].add(by).at[b, a].add(by))
-
-            differences = jnp.abs(jax.vmap(changed_time)(jnp.asarray(a), jnp.asarray(b)) - now[None])  # [pairs K]
-            table = jnp.zeros((*count.shape, len(now)), now.dtype).at[a, b].set(differences).at[b, a].set(differences)
-            return jnp.moveaxis(table, 2, 0)
-
-        return Worth(jnp.where(count[None] > 0, change(-1), jnp.inf), change(1))
-
-    return Delivery(cold, settle, worth, lambda state, some: state)

@@ -17,10 +17,13 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from mfabric_jax.checks import one_of, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies.arguments import ROUTINGS, demand_of, unless_nan
+from mfabric_jax.policies.circuit_search import Delivery, Found, best, improve_circuits, settle_each
 from mfabric_jax.policies.local_search import tabu_search
-from mfabric_jax.policies.samples import NormalisedDemand, Samples, counting, normalise, samples_of
+from mfabric_jax.policies.paced import paced_delivery, split_latest, unsplit_latest
+from mfabric_jax.policies.samples import Samples, counting, risk_of, samples_of
 from mfabric_jax.routing import Plan, fluid_lower_bound, relay_shares
 from mfabric_jax.support.array_module import Array
+from mfabric_jax.support.platforms import map_members
 
 SCALINGS = 12  # rounds of Sinkhorn scaling; `within_degrees` removes the excess that remains
 HOT, COLD = 0.3, 0.005  # first and last softness of the latest time, in degree bounds
@@ -29,9 +32,8 @@ MEMORY = (0.8, 0.95)  # Adam's decay rates b1, b2: short, because the temperatur
 FLOOR = 0.1  # bytes added to every pair for the first circuits, relative to the mean pair
 STAIRS_FROM = 1 / 3  # fraction of the steps after which counts are drawn to whole numbers
 INACTIVE = 1e-3  # circuits assumed for a pair without any, to keep times finite
-NEWTON = 6  # iterations for a port's time under split routing; 2 to 5 suffice in practice
-FAINT = 1e-3  # EPS NICs assumed for a server without any, to keep times finite
 HALF = 0.5  # circuits; some roundings give none to a pair that lacks less
+PATIENCE = 3  # rounds of swaps without improvement after which one of several starts stops
 NOISES = (0.0, 0.15, 0.3)  # standard deviations of the noise of the roundings
 
 Objective = Callable[[Any, Array, Array], Array]
@@ -230,70 +232,81 @@ def _relax(
     demand: Array, region: Region, key: Array, routing: str, steps: int, samples: int, rounds: int
 ) -> Int[Array, "S S"]:
     start, rounding = jax.random.split(key)
-    need, degrees = normalise(demand, region), region.degrees
+    sample = samples_of(demand[None], region)
+    soft = relax_paced(sample, first_logits(demand, start, samples), steps, routing)
+    rounded = round_best(soft, sample, paced_delivery(routing), rounding, starts=samples)
+    return tabu_search(rounded.count, demand, region, None, jax.random.key(0), routing, rounds)[0]
+
+
+@functools.partial(jax.jit, static_argnames=("steps", "routing", "tail"))
+def relax_paced(
+    samples: Samples, logits: Float[Array, "N S S"], steps: int, routing: str, tail: float = 1.0
+) -> Float[Array, "N S S"]:
+    """Return nearly whole circuits after gradient steps from each of N logits, under split or unsplit routing."""
     latest = split_latest if routing == "split" else unsplit_latest
 
     def objective(logits: Array, temperature: Array, strength: Array):
-        return latest(need, draw_to_whole(soft_circuits(logits, degrees), strength), temperature)
+        count = draw_to_whole(soft_circuits(logits, samples.degrees), strength)
+        seconds = latest(samples, count, temperature)
+        counts = jax.lax.stop_gradient(counting(seconds, samples.weight, tail))
+        return jnp.where(counts > 0, counts * seconds, 0).sum()
 
-    def descend(logits: Array):
-        return soft_circuits(anneal(objective, logits, steps), degrees)
-
-    soft = jax.vmap(descend)(first_logits(demand, start, samples))
-    candidates = jax.vmap(lambda count, key: _roundings(count, degrees, key))(soft, jax.random.split(rounding, samples))
-    candidates = candidates.reshape(-1, *demand.shape)
-
-    def seconds(count: Array):
-        return fluid_lower_bound(region, Circuits(count), demand, routing=routing)
-
-    best = candidates[jnp.argmin(jax.vmap(seconds)(candidates))]
-    return tabu_search(best, demand, region, None, jax.random.key(0), routing, rounds)[0]
+    return jax.vmap(lambda logits: soft_circuits(anneal(objective, logits, steps), samples.degrees))(logits)
 
 
-def _roundings(count: Float[Array, "S S"], degrees: Array, key: Array) -> Int[Array, "K S S"]:
-    """Return roundings without and with noise, using all NICs or skipping pairs that lack under half a circuit."""
-    noise = jnp.asarray(NOISES, count.dtype)
-    keys = jax.random.split(key, len(NOISES))
-    least = jnp.asarray((-jnp.inf, HALF), count.dtype)
-    every = jax.vmap(
-        jax.vmap(
-            lambda noise, key, least: round_circuits(count, degrees, least=least, noise=noise, key=key), (0, 0, None)
-        ),
-        (None, None, 0),
-    )
-    return every(noise, keys, least).reshape(-1, *count.shape)
+def round_best(
+    soft: Float[Array, "N S S"],
+    samples: Samples,
+    how: Delivery,
+    key: PRNGKeyArray,
+    *,
+    others: Int[Array, "M S S"] | None = None,
+    tail: float = 1.0,
+    rounds: int = 12,
+    swaps: int = 6,
+    starts: int = 4,
+) -> Found:
+    """Return the best of several roundings of each of N real-valued circuits, after rounds of swaps.
 
+    - `soft` [N S S]: circuits, any real numbers (`round_circuits`). `others`: legal circuits that compete.
+    - `samples`: the demands [K S S], their weights and the region. `tail`: the part of them that counts (`tail_of`).
+    - `how`: how demands use circuits, such as `paced_delivery("split")`; it times circuits and values swaps.
+    - `starts`: number of circuits from which swaps go on. `rounds` of `swaps` trials: limits of each.
 
-def split_latest(need: NormalisedDemand, count: Float[Array, "S S"], temperature: Array) -> Float[Array, ""]:
-    """Return split routing's time over the degree bound, softened over ports by a log-sum-exp.
-
-    A port's time is the root t of sum_j max(D_j - C_j t, 0) = E t, found by Newton as in `split_seconds`.
+    The result has circuits [S S] and the time of each sample over its degree bound [K]. Legal for any `soft`; never
+    worse than `others` and the roundings, of which `round_circuits` of each `soft` is the first. Works in `jit` and
+    `vmap`; not differentiable.
     """
-    demand = jnp.concatenate([need.pairs, need.pairs.T])
-    circuit = jnp.concatenate([count, count])
-    port = jnp.tile(jnp.maximum(need.ports, FAINT), 2)
+    noise, swapping = jax.random.split(key)
+    counts = roundings(soft, samples.degrees, noise)
+    counts = counts if others is None else jnp.concatenate([counts, others.astype(counts.dtype)])
+    each = settle_each(samples, how, counts, how.cold(samples), False)
+    late = jax.vmap(lambda seconds: risk_of(seconds, samples.weight, tail))(each.seconds)
+    lanes = jnp.arange(min(starts, len(counts)), dtype=jnp.int32)
+    member = jnp.arange(len(counts), dtype=jnp.int32) % len(lanes)
+    first = jnp.argmin(jnp.where(member[None] == lanes[:, None], late[None], jnp.inf), axis=1)
 
-    def ratio(time: Array):
-        late = demand > circuit * time[:, None]
-        return jnp.where(late, demand, 0).sum(1) / (port + jnp.where(late, circuit, 0).sum(1))
+    def improve(member: tuple[Found, Array]):
+        return improve_circuits(samples, how, *member, rounds, swaps, tail, PATIENCE)
 
-    root = lax.fori_loop(0, NEWTON, lambda _, time: lax.stop_gradient(ratio(time)), jnp.zeros_like(port))
-    return _softest(ratio(root), temperature)
-
-
-def unsplit_latest(need: NormalisedDemand, count: Float[Array, "S S"], temperature: Array) -> Float[Array, ""]:
-    """Return a smooth unsplit time over the degree bound: c < 1 circuits count as one with probability c, else EPS."""
-    active = jnp.minimum(count, 1)
-    on_circuits = need.pairs / jnp.maximum(count, 1)
-    on_eps = need.pairs * (1 - active)
-    port = jnp.maximum(need.ports, FAINT)
-    times = jnp.concatenate([on_circuits.reshape(-1), on_eps.sum(1) / port, on_eps.sum(0) / port])
-    weight = jnp.concatenate([jnp.where(need.pairs > 0, active, 0).reshape(-1), jnp.ones(2 * len(port), active.dtype)])
-    return _softest(times, temperature, weight)
+    begun = jax.tree.map(lambda leaf: leaf[first], each)
+    return best(samples, map_members(improve, (begun, jax.random.split(swapping, len(lanes))), 1), tail)
 
 
-def _softest(times: Array, temperature: Array, weight: Array | None = None):
-    return temperature * jax.nn.logsumexp(times / temperature, b=weight)
+def roundings(soft: Float[Array, "N S S"], degrees: Int[Array, "S"], key: PRNGKeyArray) -> Int[Array, "M S S"]:
+    """Return roundings without and with noise, using all NICs or skipping pairs that lack under half a circuit.
+
+    The first N are `round_circuits` of each `soft`.
+    """
+    noise, least = (x.reshape(-1) for x in np.meshgrid(NOISES, (-np.inf, HALF)))
+    many = len(soft) * len(noise)
+    noise, least = (jnp.asarray(np.repeat(x, len(soft)), soft.dtype) for x in (noise, least))
+    count = jnp.broadcast_to(soft, (many // len(soft), *soft.shape)).reshape(many, *soft.shape[1:])
+
+    def round_each(count: Array, noise: Array, least: Array, key: Array) -> Array:
+        return round_circuits(count, degrees, noise=noise, least=least, key=key)
+
+    return jax.vmap(round_each)(count, noise, least, jax.random.split(key, many))
 
 
 @functools.partial(jax.jit, static_argnames=("steps", "samples"))

@@ -1,7 +1,8 @@
 """One set of circuits for many demands (`sample_average`), and for one known demand (`joint`).
 
 The search tries simple starts first. If none is within 0.1 % of the bound, it goes on with relaxed circuits and rounds
-of swaps (`circuit_search`). With `start`, the circuits of a policy come first, and swaps replace the relaxation.
+of swaps (`circuit_search`); under unsplit and split routing by `round_best`. With `start`, the circuits of a policy
+come first, and swaps replace the relaxation.
 Source: sample average approximation; Kleywegt, Shapiro, Homem-de-Mello, SIAM J. Optim. 12(2), 2002.
 """
 
@@ -30,12 +31,20 @@ from mfabric_jax.policies.circuit_search import (
     improve_circuits,
     is_enough,
     most_promising,
-    paced_delivery,
     settle_each,
     shares_of,
 )
 from mfabric_jax.policies.greedy import greedy
-from mfabric_jax.policies.relaxed import FLOOR, first_logits, relax_jointly, round_circuits, soft_circuits
+from mfabric_jax.policies.paced import paced_delivery
+from mfabric_jax.policies.relaxed import (
+    FLOOR,
+    first_logits,
+    relax_jointly,
+    relax_paced,
+    round_best,
+    round_circuits,
+    soft_circuits,
+)
 from mfabric_jax.policies.samples import Samples, samples_of, tail_of
 from mfabric_jax.policies.static import keep, uniform, uniform_circuits
 from mfabric_jax.routing import Plan, relay_shares
@@ -53,6 +62,7 @@ ROUTES = ("adaptive", "fixed")
 ROUTINGS = ("relay", "unsplit", "split")
 POWERS = (1.0, 0.5, 0.25)  # circuits are proportional to these powers of the demand
 RELAXED = 8  # most demands in a relaxation
+RELAXED_PACED = 4  # most demands in a relaxation without relay; for more, swaps alone end as early
 AGAIN = 2  # further descents for the previous circuits
 APART = 0.12  # weight of a pair of equally loaded servers, relative to the most unequally loaded pair
 
@@ -83,8 +93,9 @@ def sample_average(
     - `routes`: "adaptive": relay shares per sample, [K S S S+2] ([S S S+2] for one); "fixed": one set [S S S+2].
     - `risk`: what to minimise: the "mean" time, the mean of the worst fraction Q ("cvar:Q"), or the "worst".
     - `routing`: "relay"; or "unsplit" or "split", whose plans have no shares.
-    - `rounds`, `swaps`: limits of the search. `steps`, `starts`: of the relaxation. `share_steps`: gradient steps
-      towards the shares.
+    - `rounds`, `swaps`: limits of the search. `steps`, `starts`: of the relaxation, of at most four demands under
+      unsplit and split routing; there, `starts` sets of circuits are improved. `share_steps`: gradient steps towards
+      the shares.
     - `start`: policy, by name or as a function, whose circuits for the mean demand come first, as in `joint`.
       "previous" starts from the previous circuits. It replaces the relaxation and the `share_steps`.
     - `enough`: relative gap to the lower bound at which the search stops.
@@ -221,9 +232,10 @@ def _alone(demand: Float[Array, "S S"], region: Region) -> tuple[Samples, Array,
 def stages(search: Search) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return the two stages of the search: starts for all members; all other work for those that are not done."""
     routing, routes, tail, rounds, swaps, steps, starts, stay, _, enough, begins = search
+    relayed = routing == "relay"
     delivery = (
         paced_delivery(routing)
-        if routing != "relay"
+        if not relayed
         else fixed_delivery(tail, enough)
         if routes == "fixed"
         else adaptive_delivery(enough)
@@ -238,7 +250,7 @@ def stages(search: Search) -> tuple[Callable[..., Any], Callable[..., Any]]:
             counts = jax.vmap(lambda count: legal(samples, count, even))(before)
             each = settle_each(samples, delivery, counts, delivery.cold(samples), False)
         else:
-            counts = _plain(samples)
+            counts = _plain(samples, relayed)
             each = settle_each(samples, delivery, counts, delivery.cold(samples), False)
             if stay:  # time the previous circuits more exactly, so that they are not replaced needlessly
                 placed, state = legal(samples, before[0], counts[0]), delivery.cold(samples)
@@ -251,12 +263,26 @@ def stages(search: Search) -> tuple[Callable[..., Any], Callable[..., Any]]:
         return result, is_enough(samples, result, tail, enough)
 
     def further(result: Found, samples: Samples, before: Array, key: Array):
+        if not relayed:
+            begin, key = jax.random.split(key)
+            then = round_best(
+                _begin_paced(samples, begin),
+                samples,
+                delivery,
+                key,
+                others=result.count[None],
+                tail=tail,
+                rounds=rounds,
+                swaps=swaps,
+                starts=starts,
+            )
+            return best(samples, _both(result, then), tail, stay) if stay else then
         if begins:
-            others = list(_plain(samples))
+            others = list(_plain(samples, relayed))
         else:
             others = [in_proportion(samples, power) for power in POWERS[1:]]
             others.append(_unlike(samples))
-        if steps and routing == "relay" and not begins:
+        if steps and not begins:
             begin, key = jax.random.split(key)
             few = samples.some(jnp.arange(min(len(samples.pairs), RELAXED)))
             begun = first_logits(samples.mean, begin, starts)
@@ -267,31 +293,42 @@ def stages(search: Search) -> tuple[Callable[..., Any], Callable[..., Any]]:
         then = improve_circuits(samples, delivery, start, key, rounds, swaps, tail, enough)
         return best(samples, _both(result, then), tail, stay) if stay else then
 
+    def _begin_paced(samples: Samples, key: Array) -> Float[Array, "N S S"]:
+        logits = jnp.stack([proportional_logits(samples, power) for power in POWERS])
+        soft = jax.vmap(lambda matrix: soft_circuits(matrix, samples.degrees))(logits)
+        if begins or not steps or len(samples.pairs) > RELAXED_PACED:
+            return soft
+        begun = first_logits(samples.mean, key, starts)
+        return jnp.concatenate([soft, relax_paced(samples, begun, steps, routing, tail)])
+
     # `jit` traces each once, however often it is batched; `inline` lets XLA fuse it with its neighbours.
     return jax.jit(first, inline=True), jax.jit(further, inline=True)
 
 
 @functools.cache
 def _search(search: Search) -> Callable[..., Any]:
-    return jax.jit(batch_stages(*stages(search), search.at_once))
+    return jax.jit(batch_stages(*stages(search), search.at_once, search.routing != "relay"))
 
 
 def _both(first: Found, second: Found) -> Found:
     return jax.tree.map(lambda *x: jnp.stack(x), first, second)
 
 
-def _plain(samples: Samples) -> Int[Array, "C S S"]:
+def _plain(samples: Samples, relayed: bool) -> Int[Array, "C S S"]:
     mean, region = samples.mean, samples.region(1.0)
-    by_greedy, even = greedy(mean, region, rule="next").circuits, uniform(mean, region).circuits
-    return jnp.stack([by_greedy.count, in_proportion(samples, 1.0), even.count])
+    by_greedy, even = greedy(mean, region, rule="next").circuits.count, uniform(mean, region).circuits.count
+    return jnp.stack([by_greedy, in_proportion(samples, 1.0), even] if relayed else [by_greedy, even])
 
 
 def in_proportion(samples: Samples, power: float) -> Int[Array, "S S"]:
     """Return circuits in proportion to a power of the mean demand, within the degrees."""
+    return round_circuits(soft_circuits(proportional_logits(samples, power), samples.degrees), samples.degrees)
+
+
+def proportional_logits(samples: Samples, power: float) -> Float[Array, "S S"]:
     pairs = jnp.maximum(samples.mean, samples.mean.T)
     floor = jnp.asarray(FLOOR, pairs.dtype) * pairs.mean() + jnp.finfo(pairs.dtype).tiny
-    logits = jnp.asarray(power, pairs.dtype) * jnp.log(pairs + floor)
-    return round_circuits(soft_circuits(logits, samples.degrees), samples.degrees)
+    return jnp.asarray(power, pairs.dtype) * jnp.log(pairs + floor)
 
 
 def _unlike(samples: Samples) -> Int[Array, "S S"]:
@@ -332,16 +369,23 @@ def joint(
     return sample_average(demand, region, previous=previous, key=key, **search)
 
 
-def batch_stages(first: Callable[..., Any], further: Callable[..., Any], at_once: int) -> Callable[..., Any]:
+def batch_stages(
+    first: Callable[..., Any], further: Callable[..., Any], at_once: int, unbatched: bool = False
+) -> Callable[..., Any]:
     """Return a function that runs `first(*given) -> (found, done)` on a batch, then `further` on members not done.
 
     `further(found, *given)` returns `found`. Under `vmap`, members not done form groups of `at_once` on a CPU and one
-    group elsewhere.
+    group elsewhere. `unbatched`: a batch of one runs without a group, in a smaller program that may round otherwise.
     """
 
     @custom_vmap
     def batch(inputs: Any):
         many = len(jax.tree.leaves(inputs)[0])
+        if many == 1 and unbatched:
+            member = jax.tree.map(lambda x: x[0], inputs)
+            result, done = first(*member)
+            result = lax.cond(done, lambda: result, lambda: further(result, *member))
+            return jax.tree.map(lambda x: x[None], result)
         size = in_step(at_once, many)
         results, done = map_members(lambda member: first(*member), inputs, at_once)
         order = jnp.argsort(done, stable=True)

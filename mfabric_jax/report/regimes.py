@@ -62,7 +62,7 @@ USUAL = {"memory": 0.98, "pairs": 0.5, "skew": 1.0, "sigma": "previous", "routin
 
 
 def delay_words(seconds: float) -> str:
-    if seconds < 1e-3:
+    if seconds < units.ms(1):
         return f"{units.to_us(seconds):g} us" if seconds else "0"
     return f"{units.to_ms(seconds):g} ms"
 

@@ -8,7 +8,6 @@ import numpy as np
 from jax import lax
 
 from mfabric_jax import Circuits, Region, policies
-from mfabric_jax.apps.learning import Drift
 from mfabric_jax.policies.renewal import Renewal
 from mfabric_jax.routing import fluid_lower_bound
 
@@ -42,9 +41,10 @@ def seconds_of(demand):
 
 def draw(seed, stay, chains):
     """Demands [states S S] of one instance, and the state of every step [chains STEPS]."""
-    source = Drift(pairs=2.0, memory=0.0, burst=0.0)
-    keys = jax.random.split(jax.random.key(seed), STATES)
-    demand = jax.vmap(lambda key: source.first(key, SERVERS, jnp.float32)[1])(keys)
+    random = np.random.default_rng(1000 + seed)
+    popular = np.exp(random.normal(size=(STATES, 1, SERVERS)) + 2 * random.normal(size=(STATES, SERVERS, SERVERS)))
+    popular *= 1 - np.eye(SERVERS)
+    demand = jnp.asarray(268e6 * popular / popular.sum(2, keepdims=True), jnp.float32)
     random, state = np.random.default_rng(seed), np.zeros((chains, STEPS), int)
     state[:, 0] = random.integers(STATES, size=chains)
     for step in range(1, STEPS):

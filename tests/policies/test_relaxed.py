@@ -12,8 +12,9 @@ from hypothesis import given, settings
 
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies.greedy import greedy
-from mfabric_jax.policies.relaxed import relaxed, split_latest, unsplit_latest
-from mfabric_jax.policies.samples import normalise
+from mfabric_jax.policies.paced import split_latest, unsplit_latest
+from mfabric_jax.policies.relaxed import relaxed
+from mfabric_jax.policies.samples import samples_of
 from mfabric_jax.routing import fluid_lower_bound
 from tests.batches import assert_batch_is_its_loop
 from tests.oracles import circuits as plain
@@ -66,7 +67,8 @@ def test_near_the_best_of_all_circuits(routing):
 
 @pytest.mark.parametrize(("routing", "latest"), [("split", split_latest), ("unsplit", unsplit_latest)])
 def test_the_objective_at_whole_circuits_is_the_time(routing, latest):
-    measured = jax.jit(lambda demand, count: latest(normalise(demand, Region(SERVERS, 400.0, 3, 1.0)), count, 1e-4))
+    region = Region(SERVERS, 400.0, 3, 1.0)
+    measured = jax.jit(lambda demand, count: latest(samples_of(demand[None], region), count, jnp.asarray(1e-4))[0])
     for seed, count in enumerate(itertools.islice(plain.topologies([3] * SERVERS), 3, None, 40)):
         demand = np.random.default_rng(seed).lognormal(0, 1.2, (SERVERS, SERVERS)) * (1 - np.eye(SERVERS))
         bound = max(demand.sum(0).max(), demand.sum(1).max()) / 4
@@ -76,9 +78,9 @@ def test_the_objective_at_whole_circuits_is_the_time(routing, latest):
 
 def test_the_slope_of_split_time_is_that_of_its_differences():
     region, rng = Region(SERVERS, 400.0, 3, 1.0), np.random.default_rng(4)
-    need = normalise(rng.lognormal(0, 1, (SERVERS, SERVERS)), region)
+    samples = samples_of(jnp.asarray(rng.lognormal(0, 1, (1, SERVERS, SERVERS))), region)
     count, way = rng.uniform(0.2, 1.5, (SERVERS, SERVERS)), rng.normal(size=(SERVERS, SERVERS))
-    latest = jax.jit(lambda step: split_latest(need, count + step * way, 0.05))
+    latest = jax.jit(lambda step: split_latest(samples, count + step * way, jnp.asarray(0.05))[0])
     slope = jax.jit(jax.grad(latest))(0.0)
     np.testing.assert_allclose(slope, (latest(1e-6) - latest(-1e-6)) / 2e-6, rtol=1e-5)
 

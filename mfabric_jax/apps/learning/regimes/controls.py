@@ -260,7 +260,7 @@ def _of_policy(policy: policies.Policy, routing: str, region: Region, forecast, 
     return jax.vmap(chains, in_axes=(0, None, None))(delays, forecast, demand)
 
 
-# ------------------------------------------------------------------------------------------------- a tune_horizon horizon
+# ------------------------------------------------------------------------------------------------- a tuned horizon
 def tune_horizon(chains: Chains, delays: Float[Array, "D"], routing: str) -> Served:
     """Follow the policy and the horizon that take least time on the chains of all other seeds."""
     known = expectations(chains, routing)[:, SEEN:]
@@ -289,7 +289,7 @@ CONTROLS: dict[str, Control] = {
     "uniform": uniform,
     **{f"{name} always": functools.partial(always, name) for name in SHIPPED},
     **{f"{name} pays": functools.partial(pays, name) for name in SHIPPED},
-    "tune_horizon horizon": tune_horizon,
+    "tuned horizon": tune_horizon,
     "renewal": renewal,
 }
 LEARNED: tuple[str, ...] = ()  # of these, learned by training
