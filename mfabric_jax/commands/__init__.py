@@ -23,7 +23,7 @@ COMMANDS = {  # by name, with a description
     "traffic": "show the bytes of each kind of parallelism in one iteration, and the memory of a GPU",
     "traces": "analyse recorded routing and its effect on a job: all-to-alls, circuits, predictors",
     "validate": "compare predictions with measurements: packet-level runs, training on clusters, serving",
-    "policies": "benchmark policies on every kind of demand: time over the bound, decisions per second",
+    "policies": "benchmark policies of one demand; policies regimes: policies over time, where reconfiguring costs",
     "train": "train a policy that chooses circuits: a neural network, or an index rule of five numbers",
     "evaluate": "evaluate policies on demand outside their training data: known exactly, with errors or predicted",
     "sweep": "simulate every configuration of a design space in a file; an interrupted sweep resumes",
@@ -39,7 +39,7 @@ OF_CASES = {  # commands whose `run` takes cases
     *("show", "compare", "timeline", "export", "traffic", "failures", "sweep", "calibrate", "traces study"),
     *("cluster", "draw", "replay", "serve", "setup", "buy"),
 }
-TWO_WORDS = {*(name for name in OF_CASES if " " in name), "calibrate nccl", "traces place"}
+TWO_WORDS = {*(name for name in OF_CASES if " " in name), "calibrate nccl", "traces place", "policies regimes"}
 STATUS = {  # exit statuses and their meaning
     0: "done",
     1: "a figure failed (reproduce), rows differ (rerun), or the reader of the output closed the pipe",

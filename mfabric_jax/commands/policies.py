@@ -16,8 +16,11 @@ class Options(shared.RowOptions, shared.OnDevice):
     Commas separate lists.
     """
 
-    what: Annotated[Literal["bench"], Positional("bench", "a subcommand first; allowed: bench", "policies command")]
-    """bench: a row per policy, workload, number of servers, routing and forecast error."""
+    what: Annotated[
+        Literal["bench"], Positional("bench", "a subcommand first; allowed: bench, regimes", "policies command")
+    ]
+    """bench: a row per policy, workload, number of servers, routing and forecast error. (mfabric policies regimes is
+    another command.)"""
     config: Scoreboard
     out: str | None = None
     """Write the rows to this .csv or .parquet file."""

@@ -1,9 +1,10 @@
 """When to reconfigure: compare what fresh circuits save with what a cycle of ageing circuits costs.
 
-Circuits are chosen for the last demand and age as demand moves on. `loss` [.. J] is how many seconds an all-to-all takes
-longer on circuits that were chosen J all-to-alls ago than on fresh ones, so loss[0] = 0. Renewing circuits every m
-all-to-alls costs (delay + loss[0] + ... + loss[m-1]) / m seconds an all-to-all. `cycle_cost` is the least of these costs.
-One more all-to-all on the circuits in place is worth it while they lose less than that. So a reconfiguration is due when
+Circuits are chosen for the last demand and age as demand moves on. `loss` [.. J] is how many seconds an all-to-all
+takes longer on circuits that were chosen J all-to-alls ago than on fresh ones, so loss[0] = 0. Renewing circuits every
+m all-to-alls costs (delay + loss[0] + ... + loss[m-1]) / m seconds an all-to-all; the least of these is `cycle_cost`.
+One more all-to-all on the circuits in place is worth it while they lose less than that. So a reconfiguration is due
+when
 
     slope * (seconds that fresh circuits save now) > cycle_cost,
 

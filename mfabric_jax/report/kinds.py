@@ -29,6 +29,7 @@ KINDS: Mapping[str, Columns] = ByName(
         "replay --per-rank": "apps.graphs.columns:PER_RANK",
         "replay --steps": "apps.graphs.columns:STEPS",
         "policies bench": "apps.learning.columns:BENCH",
+        "policies regimes": "apps.learning.columns:REGIMES",
         "evaluate": "apps.learning.columns:EVALUATE",
         "traces info": "apps.recordings.columns:STATISTICS",
         "traces study designs": "apps.recordings.columns:DESIGNS",

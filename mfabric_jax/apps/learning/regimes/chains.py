@@ -1,7 +1,8 @@
 """Chains of demands of a regime, and what is known before each of them."""
 
+import dataclasses
 import functools
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -19,16 +20,18 @@ SEEN = 16  # demands seen before the first decision
 ERRORS = 7919  # folded into the seed's key for the errors of forecasts
 
 
-class Chains(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class Chains:
     """B chains of T demands [bytes] on one region; the first `SEEN` are history. `seed` [B]: each chain's own.
 
-    `forecast` [B T S S]: what is expected of a demand before it comes.
+    `forecast` [B T S S]: what is forecast of a demand before it comes; `noisy`: the demand itself, with errors.
     """
 
     region: Region
     demand: Float[Array, "B T S S"]
     forecast: Float[Array, "B T S S"]
     seed: Int[np.ndarray, "B"]
+    noisy: bool = False
 
 
 def region_of(regime: Regime) -> Region:
@@ -38,21 +41,24 @@ def region_of(regime: Regime) -> Region:
     return Region(regime.servers, jnp.asarray(NIC_GBPS, jnp.float32), degree, nics, delay_s=zero)
 
 
-def draw_chains(regime: Regime, seeds: int, per_seed: int, decisions: int, trace: str | None = None) -> Chains:
+def draw_chains(
+    regime: Regime, seeds: Sequence[int], per_seed: int, decisions: int, trace: str | None = None
+) -> Chains:
     """Return `per_seed` chains for each seed, of `SEEN` demands and as many `decisions`."""
     steps = SEEN + decisions
     if regime.demand == RECORDED:
-        demand = _recorded(regime, seeds * per_seed, steps, trace)
+        demand = _recorded(regime, len(seeds) * per_seed, steps, trace)
     else:
-        keys = jnp.concatenate([jax.random.split(jax.random.key(seed), per_seed) for seed in range(seeds)])
+        keys = jnp.concatenate([jax.random.split(jax.random.key(seed), per_seed) for seed in seeds])
         values = (regime.skew, regime.pairs, regime.memory)
         demand = _drifting(keys, *(jnp.asarray(value, jnp.float32) for value in values), regime.servers, steps)
     forecast = _forecast(demand, regime.sigma)
-    return Chains(region_of(regime), demand, forecast, np.repeat(np.arange(seeds), per_seed))
+    noisy = regime.sigma not in (PREVIOUS, 0.0)
+    return Chains(region_of(regime), demand, forecast, np.repeat(np.asarray(seeds), per_seed), noisy)
 
 
 def _forecast(demand: Float[Array, "B T S S"], sigma: str | float) -> Float[Array, "B T S S"]:
-    if sigma == PREVIOUS:
+    if isinstance(sigma, str):
         return jnp.concatenate([demand[:, :1], demand[:, :-1]], axis=1)
     if not sigma:
         return demand

@@ -6,11 +6,13 @@ policy of one demand becomes one by `of_policy`.
 
 import dataclasses
 import functools
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
@@ -27,10 +29,14 @@ FAMILIES = ("uniform", "greedy", "greedy-next")  # proposals that compete under 
 
 
 class Served(NamedTuple):
-    """Seconds of every all-to-all without delays, and whether circuits were changed before it."""
+    """Seconds of every all-to-all without delays, and whether circuits were changed before it.
+
+    `decision_s`: seconds that a decision took, in a batch.
+    """
 
     exchange_s: Float[Array, "D B N"]
     changed: Bool[Array, "D B N"]
+    decision_s: float
 
     def total_s(self, delays: Float[Array, "D"]) -> Float[Array, "D B"]:
         return (self.exchange_s + self.changed * delays[:, None, None]).sum(-1)
@@ -39,18 +45,40 @@ class Served(NamedTuple):
 Control = Callable[[Chains, Float[Array, "D"], str], Served]
 
 
+def timed(program: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
+    """Return what a compiled program returns, and the seconds that it took without compilation."""
+    compiled = program._cache_size()  # pyright: ignore[reportFunctionMemberAccess]
+    start = time.perf_counter()
+    result = jax.block_until_ready(program(*arguments))
+    if program._cache_size() == compiled:  # pyright: ignore[reportFunctionMemberAccess]
+        return result, time.perf_counter() - start
+    start = time.perf_counter()
+    return jax.block_until_ready(program(*arguments)), time.perf_counter() - start
+
+
 # ------------------------------------------------------------------------------------------------------- what to choose
-def propose(policy: policies.Policy, demand: Float[Array, "*B S S"], region: Region) -> Int[Array, "*B S S"]:
-    """Return the circuits of a policy for every demand; a policy of many demands takes [.. K S S]."""
-    many = policies.takes_many(policy)
-    inner = demand.shape[-3:] if many and demand.ndim > 4 else demand.shape[-2:]
-    flat = demand.reshape(-1, *inner)
-    return _propose(policy, flat, region).reshape(*demand.shape[: demand.ndim - len(inner)], *demand.shape[-2:])
+class Proposals(NamedTuple):
+    """Circuits [.. S S] for every demand, and the seconds that one took in a batch."""
+
+    count: Int[Array, "*B S S"]  # pyright: ignore[reportIncompatibleMethodOverride]
+    decision_s: float
 
 
-@functools.partial(jax.jit, static_argnames="policy")
+def propose(policy: policies.Policy, demand: Float[Array, "*B S S"], region: Region, inner: int = 2) -> Proposals:
+    """Return the circuits of a policy for demands whose last `inner` axes are one argument: [S S] or [K S S]."""
+    outer = demand.shape[:-inner]
+    flat = demand.reshape(-1, *demand.shape[-inner:])
+    short = -len(flat) % AT_ONCE
+    batches = jnp.concatenate([flat, jnp.broadcast_to(flat[-1:], (short, *flat.shape[1:]))])
+    batches = batches.reshape(-1, AT_ONCE, *flat.shape[1:])
+    counts, seconds = zip(*(timed(_propose, policy, batch, region) for batch in batches), strict=True)
+    count = jnp.concatenate(counts)[: len(flat)].reshape(*outer, *demand.shape[-2:])
+    return Proposals(count, float(np.median(seconds)) / AT_ONCE)
+
+
+@functools.partial(jax.jit, static_argnums=0)
 def _propose(policy: policies.Policy, demand: Array, region: Region) -> Array:
-    return lax.map(lambda each: policy(each, region).circuits.count, demand, batch_size=min(AT_ONCE, len(demand)))
+    return jax.vmap(lambda each: policy(each, region).circuits.count)(demand)
 
 
 def named(name: str, routing: str) -> policies.Policy:
@@ -58,10 +86,19 @@ def named(name: str, routing: str) -> policies.Policy:
     return policies.get_suitable(name, routing=routing, **starts)
 
 
+@functools.lru_cache(maxsize=16)
+def shipped(name: str, chains: Chains, routing: str) -> Proposals:
+    """Return what a policy proposes for each forecast, `sample-average` for the last `HISTORY` forecasts together."""
+    if name == "sample-average":
+        recent = [chains.forecast[:, SEEN - back : chains.forecast.shape[1] - back] for back in range(HISTORY)]
+        return propose(named(name, routing), jnp.stack(recent, axis=2), chains.region, inner=3)
+    return propose(named(name, routing), chains.forecast[:, SEEN:], chains.region)
+
+
 # ------------------------------------------------------------------------------------------------------ when to change
 def follow(
     chains: Chains,
-    proposals: Int[Array, "B N S S"],
+    proposals: Proposals,
     expected: Float[Array, "B N S S"],
     delays: Float[Array, "D"],
     horizons: Float[Array, "D"] | None,
@@ -72,11 +109,13 @@ def follow(
     `horizons` [D]: one for each delay; None: change always.
     """
     horizons = jnp.full_like(delays, jnp.inf) if horizons is None else horizons
-    return Served(*_follow(chains.region, proposals, expected, chains.demand[:, SEEN:], delays, horizons, routing))
+    demand = chains.demand[:, SEEN:]
+    exchange_s, changed = _follow(routing, chains.region, proposals.count, expected, demand, delays, horizons)
+    return Served(exchange_s, changed, proposals.decision_s)
 
 
-@functools.partial(jax.jit, static_argnames="routing")
-def _follow(region: Region, proposals, expected, demand, delays, horizons, routing: str):
+@functools.partial(jax.jit, static_argnums=0)
+def _follow(routing: str, region: Region, proposals, expected, demand, delays, horizons):
     def seconds(count: Array, demand: Array):
         return fluid_lower_bound(region, Circuits(count), demand, routing=routing)
 
@@ -99,40 +138,34 @@ def uniform(chains: Chains, delays: Float[Array, "D"], routing: str) -> Served:
     """Keep even circuits."""
     even = uniform_circuits(chains.region.degrees)
     forecast = chains.forecast[:, SEEN:]
-    return follow(chains, jnp.broadcast_to(even, forecast.shape), forecast, delays, None, routing)
+    kept = Proposals(jnp.broadcast_to(even, forecast.shape), 0.0)
+    return follow(chains, kept, forecast, delays, None, routing)
 
 
 def always(name: str, chains: Chains, delays: Float[Array, "D"], routing: str) -> Served:
     """Change to the policy's circuits for the forecast before every all-to-all."""
     forecast = chains.forecast[:, SEEN:]
-    return follow(chains, _shipped(name, chains, routing), forecast, delays, None, routing)
+    return follow(chains, shipped(name, chains, routing), forecast, delays, None, routing)
 
 
 def pays(name: str, chains: Chains, delays: Float[Array, "D"], routing: str) -> Served:
     """Change to the policy's circuits where the forecast of one all-to-all says that this saves time."""
     forecast = chains.forecast[:, SEEN:]
-    return follow(chains, _shipped(name, chains, routing), forecast, delays, jnp.ones_like(delays), routing)
-
-
-def _shipped(name: str, chains: Chains, routing: str) -> Int[Array, "B N S S"]:
-    if name == "sample-average":
-        recent = [chains.forecast[:, SEEN - back : chains.forecast.shape[1] - back] for back in range(HISTORY)]
-        return propose(named(name, routing), jnp.stack(recent, axis=2), chains.region)
-    return propose(named(name, routing), chains.forecast[:, SEEN:], chains.region)
+    return follow(chains, shipped(name, chains, routing), forecast, delays, jnp.ones_like(delays), routing)
 
 
 # ------------------------------------------------------------------------------------------------------------- renewal
-def renewal(
-    chains: Chains, delays: Float[Array, "D"], routing: str, families: tuple[str, ...] = FAMILIES
-) -> Served:
+def renewal(chains: Chains, delays: Float[Array, "D"], routing: str, families: tuple[str, ...] = FAMILIES) -> Served:
     """Weigh a change over the time that demand lasts (`policies.renewal`), averages shared by all chains."""
     expected = expectations(chains, routing)
-    proposals = jnp.stack([propose(named(name, routing), expected, chains.region) for name in families], axis=2)
+    proposals = [propose(named(name, routing), expected, chains.region) for name in families]
     return renew(chains, expected, proposals, delays, routing)
 
 
 def expectations(chains: Chains, routing: str) -> Float[Array, "B T S S"]:
     """Return the demand expected before each all-to-all: forecast and last demand, weighted by their errors so far."""
+    if not chains.noisy:
+        return chains.forecast
     return _expectations(chains.region, chains.forecast, chains.demand, routing)
 
 
@@ -157,17 +190,20 @@ def _expectations(region: Region, forecast: Array, demand: Array, routing: str) 
 def renew(
     chains: Chains,
     expected: Float[Array, "B T S S"],
-    proposals: Int[Array, "B T F S S"],
+    families: Sequence[Proposals],
     delays: Float[Array, "D"],
     routing: str,
 ) -> Served:
-    """Follow `Renewal` with these families of proposals."""
-    exchange_s, changed = _renew(chains.region, expected, chains.forecast, proposals, chains.demand, delays, routing)
-    return Served(exchange_s[..., SEEN:], changed[..., SEEN:])
+    """Follow `Renewal` with these families of proposals [B T S S]."""
+    fresh = jnp.stack([family.count for family in families], axis=2)
+    arguments = chains.region, expected, chains.forecast, fresh, chains.demand, delays
+    (exchange_s, changed), seconds = timed(_renew, routing, *arguments)
+    decision_s = seconds / changed.size + sum(family.decision_s for family in families)
+    return Served(exchange_s[..., SEEN:], changed[..., SEEN:], decision_s)
 
 
-@functools.partial(jax.jit, static_argnames="routing")
-def _renew(region: Region, expected, forecast, proposals, demand, delays, routing: str):
+@functools.partial(jax.jit, static_argnums=0)
+def _renew(routing: str, region: Region, expected, forecast, proposals, demand, delays):
     controller, steps = Renewal(region, routing=routing, shared="chains"), demand.shape[1]
 
     def chain(delay: Array, expected: Array, forecast: Array, proposals: Array, demand: Array):
@@ -193,11 +229,13 @@ def of_policy(policy: policies.Policy, chains: Chains, delays: Float[Array, "D"]
     A policy that has the setting `history` gets the last `SEEN` demands [SEEN S S], newest last. `region.delay_s` is
     the delay; a plan with the previous circuits keeps them.
     """
-    return Served(*_of_policy(policy, chains.region, chains.forecast, chains.demand, delays, routing))
+    arguments = chains.region, chains.forecast, chains.demand, delays
+    (exchange_s, changed), seconds = timed(_of_policy, policy, routing, *arguments)
+    return Served(exchange_s, changed, seconds / changed.size)
 
 
-@functools.partial(jax.jit, static_argnames=("policy", "routing"))
-def _of_policy(policy: policies.Policy, region: Region, forecast, demand, delays, routing: str):
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _of_policy(policy: policies.Policy, routing: str, region: Region, forecast, demand, delays):
     with_history = "history" in policies.settings_of(policy)
 
     def chain(delay: Array, forecast: Array, demand: Array):
@@ -221,10 +259,33 @@ def _of_policy(policy: policies.Policy, region: Region, forecast, demand, delays
     return jax.vmap(chains, in_axes=(0, None, None))(delays, forecast, demand)
 
 
+# ------------------------------------------------------------------------------------------------- a tuned horizon
+def tuned(chains: Chains, delays: Float[Array, "D"], routing: str) -> Served:
+    """Follow the policy and the horizon that take least time on the chains of all other seeds."""
+    known = expectations(chains, routing)[:, SEEN:]
+    every = [uniform(chains, delays, routing)]
+    for name in TUNED:
+        ready = not chains.noisy  # the demand expected is the forecast
+        proposals = shipped(name, chains, routing) if ready else propose(named(name, routing), known, chains.region)
+        for horizon in HORIZONS:
+            every.append(follow(chains, proposals, known, delays, jnp.full_like(delays, horizon), routing))
+    totals = np.stack([np.asarray(served.total_s(delays)) for served in every])  # [tried D B]
+    others = chains.seed[:, None] != chains.seed[None, :]
+    best = (totals @ (others if others.any() else ~others)).argmin(0)  # [D B]
+    exchange_s, changed = (jnp.stack([getattr(served, name) for served in every]) for name in Served._fields[:2])
+    chosen = best[None, ..., None]
+    exchange_s, changed = (jnp.take_along_axis(values, chosen, 0)[0] for values in (exchange_s, changed))
+    return Served(exchange_s, changed, max(served.decision_s for served in every))
+
+
+TUNED, HORIZONS = ("greedy", "greedy-next"), (1, 2, 3, 4, 6, 8, 12, 20, np.inf)
 SHIPPED = ("greedy", "greedy-next", "threshold", "sample-average")
 CONTROLS: dict[str, Control] = {
     "uniform": uniform,
-    **{f"{name}, always": functools.partial(always, name) for name in SHIPPED},
-    **{f"{name}, pays": functools.partial(pays, name) for name in SHIPPED},
+    **{f"{name} always": functools.partial(always, name) for name in SHIPPED},
+    **{f"{name} pays": functools.partial(pays, name) for name in SHIPPED},
+    "tuned horizon": tuned,
     "renewal": renewal,
 }
+LEARNED: tuple[str, ...] = ()  # of these, learned by training
+SLOW = tuple(name for name in CONTROLS if name.startswith("sample-average"))  # run on one chain of each seed

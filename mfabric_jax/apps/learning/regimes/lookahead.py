@@ -39,9 +39,9 @@ def table_of(chains: Chains, routing: str) -> Table:
     steps = demand.shape[1]
     even = jnp.broadcast_to(uniform_circuits(chains.region.degrees), (len(demand), 1, *demand.shape[2:]))
     starts = [(start, span) for span in STRETCHES for start in range(1, steps - span + 1, span // 2)]
-    means = jnp.stack([demand[:, start : start + span].mean(1) for start, span in starts], 1) if starts else demand[:, :0]
-    chosen_for = jnp.concatenate([demand, means], axis=1)
-    sets = [propose(named(name, routing), chosen_for, chains.region) for name in CANDIDATES]
+    means = [demand[:, start : start + span].mean(1, keepdims=True) for start, span in starts]
+    chosen_for = jnp.concatenate([demand, *means], axis=1)
+    sets = [propose(named(name, routing), chosen_for, chains.region).count for name in CANDIDATES]
     born = [*range(-1, steps - 1), *(start + span - 2 for start, span in starts)]
     every = jnp.concatenate([even, *sets], axis=1)
     seconds = _seconds(chains.region, every, demand[:, 1:], routing)
@@ -52,9 +52,9 @@ def table_of(chains: Chains, routing: str) -> Table:
 def _seconds(region: Region, counts: Int[Array, "B K S S"], demand: Float[Array, "B N S S"], routing: str) -> Array:
     def of_chain(counts: Array, demand: Array):
         return jax.vmap(
-            lambda count: jax.vmap(
-                lambda matrix: fluid_lower_bound(region, Circuits(count), matrix, routing=routing)
-            )(demand)
+            lambda count: jax.vmap(lambda matrix: fluid_lower_bound(region, Circuits(count), matrix, routing=routing))(
+                demand
+            )
         )(counts)
 
     return lax.map(lambda chain: of_chain(*chain), (counts, demand))

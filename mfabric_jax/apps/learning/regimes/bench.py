@@ -1,0 +1,173 @@
+"""Compare policies over time in all regimes: `mfabric policies regimes`."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from mfabric_jax import policies
+from mfabric_jax.apps.learning.regimes.cells import DELAYS_S, DRIFTING, NIC_GBPS, OF_RECORDINGS, Regime
+from mfabric_jax.apps.learning.regimes.chains import SEEN, Chains, draw_chains
+from mfabric_jax.apps.learning.regimes.controls import CONTROLS, LEARNED, SLOW, Control, of_policy
+from mfabric_jax.apps.learning.regimes.lookahead import clairvoyant_s, informed_s, table_of
+from mfabric_jax.case.policies import is_file, is_function
+from mfabric_jax.checks import InputError, check_list, distinct, whole
+from mfabric_jax.evaluate.rows.results import provenance
+from mfabric_jax.fabric import Region
+from mfabric_jax.routing import degree_bound
+
+CLAIRVOYANT = "clairvoyant"
+KNOWN = (1, 4, 12)  # next demands that are known
+INFORMED = {f"next {known} known": known for known in KNOWN}
+STUDENT = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}  # 95 %
+LARGEST = 16  # servers up to which slow policies run
+SIZES = tuple(sorted({regime.servers for regime in DRIFTING}))
+Row = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Regimes:
+    """What to compare: a row for each regime, delay and policy."""
+
+    also: tuple[str, ...] | None = None
+    """Further policies, beside those that are always compared: names, files that mfabric train wrote, or
+    FILE.py:FUNCTION. A policy with the setting `history` gets the last 16 demands."""
+    full: bool = False
+    """Draw twice as many seeds, chains and decisions."""
+    servers: tuple[int, ...] = SIZES
+    """Sizes of regions; regimes of other sizes are left out."""
+    trace: str | None = None
+    """Recording of routing, for regimes of recorded demand besides those of drifting demand."""
+    seeds: int = 5
+    """Seeds, at most 10. Intervals are over seeds."""
+    chains: int = 4
+    """Chains of demands for each seed."""
+    decisions: int = 32
+    """All-to-alls of a chain that count, after 16 that are only seen."""
+
+    def __post_init__(self):
+        for field in ("seeds", "chains", "decisions"):
+            whole(field, getattr(self, field))
+        if self.seeds not in STUDENT:
+            raise InputError(f"seeds must be a number from 2 to {max(STUDENT)}, got {self.seeds}.")
+        for servers in distinct("servers", check_list("servers", self.servers)):
+            if servers not in SIZES:
+                raise InputError(f"servers must be among {', '.join(map(str, SIZES))}, got {servers}.")
+        for name in distinct("also", self.also) if self.also is not None else ():
+            if name in CONTROLS:
+                raise InputError(f"also names further policies; {name!r} is compared anyway.")
+            policies.get(name)
+
+    @property
+    def regimes(self) -> list[Regime]:
+        every = DRIFTING + (OF_RECORDINGS if self.trace is not None else ())
+        return [regime for regime in every if regime.servers in self.servers]
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """Seeds, chains for each and decisions."""
+        factor = 2 if self.full else 1
+        return min(factor * self.seeds, max(STUDENT)), factor * self.chains, factor * self.decisions
+
+    @property
+    def rows(self) -> int:
+        return sum(len(self.names(regime)) for regime in self.regimes) * len(DELAYS_S)
+
+    def names(self, regime: Regime) -> list[str]:
+        """Return the compared policies, causal ones first."""
+        package = [name for name in CONTROLS if regime.servers <= LARGEST or name not in SLOW]
+        return [*package, *(self.also or ()), *INFORMED, CLAIRVOYANT]
+
+    def effective(self) -> dict[str, Any]:
+        return {"command": "policies regimes"} | dataclasses.asdict(self) | provenance("float32")
+
+
+def compare_regimes(config: Regimes, *, progress: Callable[[str], None] | None = None, start: int = 0) -> Iterator[Row]:
+    """Yield the rows of each regime when it is ready, by delay and policy; skip the first `start` rows."""
+    tell, done = progress or (lambda message: None), 0
+    for regime in config.regimes:
+        many = len(config.names(regime)) * len(DELAYS_S)
+        if done + many > start:
+            rows = _rows_of(config, regime, tell)
+            yield from itertools.islice(rows, max(0, start - done), None)
+        done += many
+
+
+def describe(regime: Regime) -> str:
+    words = [f"{regime.servers} servers, {regime.optical} + {regime.electrical} NICs"]
+    if regime.memory is not None:
+        words.append(f"memory {regime.memory:g}, pairs {regime.pairs:g}, skew {regime.skew:g}")
+    return ", ".join([*words, f"forecast {regime.sigma}", regime.routing])
+
+
+def _rows_of(config: Regimes, regime: Regime, tell: Callable[[str], None]) -> Iterator[Row]:
+    seeds, per_seed, decisions = config.size
+    where = describe(regime)
+    tell(where)
+    chains = draw_chains(regime, range(seeds), per_seed, decisions, config.trace)
+    delays = jnp.asarray(DELAYS_S, jnp.float32)
+    table = table_of(chains, regime.routing)
+    served = {}
+    for name in config.names(regime):
+        if name in INFORMED or name == CLAIRVOYANT:
+            continue
+        tell(f"{where}: {name}")
+        served[name] = _control(name)(_some(name, chains), delays, regime.routing)
+    bound = np.asarray(_bounds(chains.region, chains.demand[:, SEEN:]), np.float64)
+    for number, delay_s in enumerate(DELAYS_S):
+        best = clairvoyant_s(table, delay_s)
+        for name in config.names(regime):
+            first = _kept(name, chains)
+            if name in served:
+                total = np.asarray(served[name].total_s(delays)[number], np.float64)
+                changes, decision_s = float(served[name].changed[number].mean()), served[name].decision_s
+            else:
+                total = best if name == CLAIRVOYANT else informed_s(table, delay_s, INFORMED[name])
+                changes, decision_s = None, None
+            yield _row(regime, delay_s, name, total, best[first], bound[first], chains.seed[first]) | {
+                "changes": changes,
+                "decision_s": decision_s,
+            }
+
+
+def _control(name: str) -> Control:
+    return CONTROLS[name] if name in CONTROLS else lambda *given: of_policy(policies.get(name), *given)
+
+
+def _kept(name: str, chains: Chains) -> np.ndarray:
+    """Return the chains on which a policy runs: slow ones on the first of each seed."""
+    every = np.arange(len(chains.seed))
+    return np.unique(chains.seed, return_index=True)[1] if name in SLOW else every
+
+
+def _some(name: str, chains: Chains) -> Chains:
+    kept = _kept(name, chains)
+    if len(kept) == len(chains.seed):
+        return chains
+    arrays = {field: getattr(chains, field)[kept] for field in ("demand", "forecast", "seed")}
+    return dataclasses.replace(chains, **arrays)
+
+
+@jax.jit
+def _bounds(region: Region, demand: Float[Array, "B N S S"]) -> Float[Array, "B"]:
+    """Return the degree bounds of each chain's demands, summed [s]."""
+    return jax.vmap(jax.vmap(lambda matrix: degree_bound(region, matrix)))(demand).sum(1)
+
+
+def _row(
+    regime: Regime, delay_s: float, name: str, total: np.ndarray, best: np.ndarray, bound: np.ndarray, seed: np.ndarray
+) -> Row:
+    gaps = np.array([100 * (total[seed == own].sum() / best[seed == own].sum() - 1) for own in np.unique(seed)])
+    half = STUDENT[len(gaps)] * gaps.std(ddof=1) / math.sqrt(len(gaps))
+    facts = {"policy": name, "causal": name not in INFORMED and name != CLAIRVOYANT, "learned": name in LEARNED}
+    if is_file(name) and not is_function(name):
+        facts["learned"] = True
+    facts |= {"delay_s": delay_s} | regime._asdict() | {"nic_gbps": NIC_GBPS}
+    facts |= {"gap": gaps.mean(), "gap_low": gaps.mean() - half, "gap_high": gaps.mean() + half}
+    return facts | {"over_bound": total.sum() / bound.sum()}

@@ -1,0 +1,37 @@
+"""`mfabric policies regimes`: policies over time, against the clairvoyant trajectory."""
+
+import dataclasses
+import functools
+
+from mfabric_jax.apps.learning.regimes import Regimes
+from mfabric_jax.commands import shared
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(shared.RowOptions, shared.OnDevice):
+    """Compare policies that decide again and again whether to reconfigure, in regimes of demand, NICs and forecasts.
+
+    Prints how much longer each takes than the best trajectory for demand that is known in advance. An interrupted run
+    goes on where it ended.
+    """
+
+    config: Regimes
+    out: str | None = None
+    """Write the rows to this .csv or .parquet file."""
+    picture: str | None = None
+    """Draw the gaps to this .png, .pdf or .svg file."""
+
+
+def run(options: Options) -> None:
+    config = options.config
+    shared.start_jax("float32", options.device)
+    from mfabric_jax.apps.learning.regimes import compare_regimes
+    from mfabric_jax.report.regimes import draw_gaps, gaps_table
+
+    shared.check_outputs(options.out, picture=options.picture)
+    rows_of = functools.partial(compare_regimes, config)
+    columns = options.columns("policies regimes")
+    rows = shared.collect_rows("policies regimes", options.out, config.effective(), rows_of, config.rows, columns)
+    print(gaps_table(rows))
+    if options.picture is not None:
+        shared.tell(draw_gaps(rows, options.picture))
