@@ -177,7 +177,7 @@ def _features(
     """Return log demand [S S] over the mean pair's, and features of ordered pairs, the first predicted less log."""
     servers = region.servers
     between = ~jnp.eye(servers, dtype=bool)
-    past, known = log_demands(history.astype(jnp.float32), between), history.sum((1, 2)) > 0
+    past, known = log_demands(history.astype(jnp.float32), between), (history > 0).any((1, 2))
     need, log = normalise(demand, region).single(), log_demands(demand.astype(jnp.float32)[None], between)[0]
     drift = drifting(past, known, between)
     lasting, again = mean_power(drift.memory, horizon), mean_power(drift.memory**2, horizon)
@@ -185,7 +185,7 @@ def _features(
     predicted = jnp.where(between, mean + lasting[1] * into[None, :] + lasting[0] * own, 0)
     out = jnp.where(between, jnp.exp(log), 0).sum(1) / jnp.where(between, jnp.exp(predicted), 0).sum(1)
     predicted = jnp.where(between, predicted + jnp.log(out)[:, None], 0)  # servers send as much as before
-    weight = known.astype(jnp.float32) / jnp.maximum(known.sum(), 1)
+    weight = known.astype(jnp.float32) / jnp.maximum(known.sum(), 1).astype(jnp.float32)
     usual = jnp.where(between, (weight[:, None, None] * past).sum(0) - log, 0)
     pairs = need.pairs
     pair = [predicted - log, log / 3, own / 3, usual / 3, predicted / 3, pairs / 4, jnp.log1p(16 * pairs) / 3]
@@ -210,12 +210,12 @@ def imagine(
     """Return demands that may come, evenly spread over the next `horizon`; each server sends what it did."""
     servers = len(demand)
     between = ~jnp.eye(servers, dtype=bool)
-    drift = drifting(log_demands(history, between), history.sum((1, 2)) > 0, between)
+    drift = drifting(log_demands(history, between), (history > 0).any((1, 2)), between)
     into, own, _ = _parts(log_demands(demand[None], between)[0], between)
     part = (jnp.arange(scenarios, dtype=jnp.float32) + 0.5) / scenarios
-    steps = jnp.maximum(jnp.ceil(part * jnp.asarray(horizon, jnp.float32)), 1) - (sigma is not None)
-    kept = drift.memory ** steps[:, None]  # [R 2]
-    variance = (1 - kept**2) * drift.spread**2
+    steps = jnp.maximum(jnp.ceil(part * jnp.asarray(horizon, jnp.float32)), 1) - float(sigma is not None)
+    kept = drift.memory[None] ** steps[:, None]  # [R 2]
+    variance = (1 - kept**2) * drift.spread[None] ** 2
     if sigma is not None:  # of a forecast only this part is to be believed
         square = jnp.asarray(sigma, jnp.float32) ** 2
         total = drift.spread[0] ** 2 + square
@@ -225,30 +225,28 @@ def imagine(
     half = jax.random.normal(key, ((scenarios + 1) // 2, servers + 1, servers), jnp.float32)
     noise = jnp.stack([half, -half], axis=1).reshape(-1, servers + 1, servers)[:scenarios]
     spread = jnp.sqrt(variance)
-    ends = kept[:, 1, None] * into + spread[:, 1, None] * noise[:, 0]
-    log = ends[:, None, :] + kept[:, 0, None, None] * own + spread[:, 0, None, None] * noise[:, 1:]
-    share = jax.nn.softmax(jnp.where(between, log, -jnp.inf), axis=2)
+    ends = kept[:, 1, None] * into[None] + spread[:, 1, None] * noise[:, 0]
+    log = ends[:, None, :] + kept[:, 0, None, None] * own[None] + spread[:, 0, None, None] * noise[:, 1:]
+    share = jax.nn.softmax(jnp.where(between[None], log, -jnp.inf), axis=2)
     out = jnp.where(between, demand, 0).sum(1)
     total = out.sum()
-    return share * (out / jnp.where(total > 0, total, 1))[:, None]
+    return share * (out / jnp.where(total > 0, total, 1))[None, :, None]
 
 
 def drifting(past: Float[Array, "H S S"], known: Bool[Array, "H"], between: Bool[Array, "S S"]) -> Drifting:
     into, own, _ = jax.vmap(lambda log: _parts(log, between))(past)
-    own = jnp.where(between, own - (own.sum(2) / (len(between) - 1))[..., None], 0)  # servers' totals do not drift
-    size = own.shape[1] * (own.shape[1] - 1), into.shape[1]
+    others = max(len(between) - 1, 1)
+    own = jnp.where(between[None], own - (own.sum(2) / others)[..., None], 0)  # servers' totals do not drift
 
-    def mean_square(values: tuple[Array, Array], which: Array):
-        squares = jnp.stack(
-            [(each**2).reshape(len(which), -1).sum(1) / many for each, many in zip(values, size, strict=True)]
-        )
-        return jnp.where(which, squares, 0).sum(1) / jnp.maximum(which.sum(), 1).astype(jnp.float32)
+    def mean_square(own: Array, into: Array, which: Array):
+        squares = jnp.stack([(own**2).sum((1, 2)) / (others * into.shape[1]), (into**2).sum(1) / into.shape[1]])
+        return jnp.where(which[None], squares, 0).sum(1) / jnp.maximum(which.sum(), 1).astype(jnp.float32)
 
-    variance = mean_square((own, into), known)
+    variance = mean_square(own, into, known)
     changes = []
     for lag in LAGS:
         both = known[lag:] & known[:-lag]
-        changes.append(mean_square((own[lag:] - own[:-lag], into[lag:] - into[:-lag]), both))
+        changes.append(mean_square(own[lag:] - own[:-lag], into[lag:] - into[:-lag], both))
     lost = changes[0] / (2 * jnp.where(variance > 0, variance, 1))
     memory = jnp.where(variance > 0, jnp.clip(1 - lost, 0, MOST_MEMORY), MOST_MEMORY)
     return Drifting(memory, jnp.sqrt(variance), jnp.sqrt(jnp.stack(changes, axis=1)))
@@ -261,14 +259,14 @@ def mean_power(memory: Float[Array, "*B"], horizon: Float[Array, ""]) -> Float[A
 
 
 def log_demands(demand: Float[Array, "H S S"], between: Bool[Array, "S S"]) -> Float[Array, "H S S"]:
-    demand = jnp.where(between, demand, 0)
+    demand = jnp.where(between[None], demand, 0)
     mean = demand.sum((1, 2), keepdims=True) / between.sum(dtype=jnp.int32).astype(demand.dtype)
-    return jnp.where(between, jnp.log(demand / jnp.where(mean > 0, mean, 1) + FAINT), 0)
+    return jnp.where(between[None], jnp.log(demand / jnp.where(mean > 0, mean, 1) + FAINT), 0)
 
 
 def _parts(log: Float[Array, "S S"], between: Bool[Array, "S S"]):
     """Return receivers' means around the mean of all, what pairs deviate from them, and the mean of all."""
-    others = len(log) - 1
+    others = max(len(log) - 1, 1)
     into = log.sum(0) / others
     mean = into.mean()
     return into - mean, jnp.where(between, log - into[None, :], 0), mean

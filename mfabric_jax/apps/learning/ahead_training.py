@@ -109,7 +109,7 @@ def draw_lesson(key: PRNGKeyArray, servers: int, drawn: int) -> Lesson:
     ahead = jnp.maximum(jnp.ceil((jnp.arange(drawn) + 0.5) / drawn * horizon), 1)
     # a forecast knows the next demand up to errors, so all demands of its lesson follow that one
     origin = jax.tree.map(lambda a, b: jnp.where(known, a, b), first, state)
-    steps = ahead - known
+    steps = ahead - known.astype(jnp.float32)
     future = jax.vmap(lambda key, steps: jump(source, key, origin, steps))(jax.random.split(next(keys), drawn), steps)
     region = Region(
         servers,
@@ -260,7 +260,8 @@ METHODS: dict[str, Callable[..., Any]] = {"reinforce": reinforce, "relaxed": rel
 # ------------------------------------------------------------------------------------------------------------ training
 def first_network(settings: Settings) -> AheadNetwork:
     network = AheadNetwork(settings.width, settings.depth, key=jax.random.key(settings.seed))
-    return eqx.tree_at(lambda network: network.score.bias, network, network.score.bias.at[1].set(FIRST))
+    bias = jnp.asarray([0, FIRST], jnp.float32)
+    return eqx.tree_at(lambda network: network.score.bias, network, bias)
 
 
 def train(settings: Settings, tell: Callable[[int, float, AheadNetwork], None] = lambda *_: None) -> AheadNetwork:

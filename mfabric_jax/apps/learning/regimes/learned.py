@@ -1,4 +1,4 @@
-"""The learned control: `Renewal` over the proposals of the policy `ahead` for several horizons, beside those of rules."""
+"""The learned control: `Renewal` over proposals of the policy `ahead` for several horizons, and of rules."""
 
 import functools
 
