@@ -43,7 +43,7 @@ SCORE = 0.3  # scores of outputs of 1
 LAGS = (1, 4)  # all-to-alls over which changes of demand are measured
 MOST_MEMORY = 0.9999
 NOISE = 0.25  # standard deviation of the noise of further proposals
-TRIES, SCENARIOS = 16, 16
+TRIES, SCENARIOS = 16, 32
 
 
 class Scores(NamedTuple):
