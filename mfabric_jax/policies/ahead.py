@@ -41,7 +41,7 @@ FAINT = 1e-3  # of the mean pair's demand, added before logarithms
 MOST_VALUE = 4.0  # largest correction to the logarithm of a score
 SCORE = 0.3  # scores of outputs of 1
 LAGS = (1, 4)  # all-to-alls over which changes of demand are measured
-MOST_MEMORY = 0.9999
+LEAST_MEMORY, MOST_MEMORY = 1e-6, 0.9999  # of a correlation, for logarithms
 NOISE = 0.25  # standard deviation of the noise of further proposals
 TRIES, SCENARIOS = 16, 32
 
@@ -254,7 +254,7 @@ def drifting(past: Float[Array, "H S S"], known: Bool[Array, "H"], between: Bool
 
 def mean_power(memory: Float[Array, "*B"], horizon: Float[Array, ""]) -> Float[Array, "*B"]:
     """Return the mean of memory^k over k from 1 to the horizon."""
-    log = jnp.log(jnp.clip(memory, 1e-6, MOST_MEMORY))
+    log = jnp.log(jnp.clip(memory, LEAST_MEMORY, MOST_MEMORY))
     return memory * jnp.expm1(horizon * log) / (horizon * jnp.expm1(log))
 
 

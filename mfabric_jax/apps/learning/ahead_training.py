@@ -26,8 +26,9 @@ import jax.flatten_util
 import jax.numpy as jnp
 import optax
 from jax import lax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from mfabric_jax import units
 from mfabric_jax.apps.learning.environment import BYTES_PER_SERVER, Drift
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import policy_file
@@ -47,13 +48,15 @@ FIRST = 1.7  # first bias of `first`, half of what a pair's first circuit gets
 HOT, COLD = 0.3, 0.02  # first and last softness of the latest port under "relaxed"
 SLOTS = 4  # circuits of a pair that `soft_slots` knows
 SCALINGS = 16
+SMALLEST = 1e-9  # squared log error
+LITTLE = 1e-3  # of a circuit, for servers without NICs
 CLIP = 0.5
 DECAY = 0.99  # of Adam's second moments
 LAST_RATE = 0.02
 
 
-class Settings(NamedTuple):
-    """Settings of a training; the defaults made the weights of the package."""
+class AheadTraining(NamedTuple):
+    """AheadTraining of a training; the defaults made the weights of the package."""
 
     method: str = "reinforce"
     steps: int = 3000
@@ -73,7 +76,7 @@ class Settings(NamedTuple):
     seed: int = 0
 
 
-class Lesson(NamedTuple):
+class Exercise(NamedTuple):
     """A state, and demands [R S S] that follow; arguments of `ahead`."""
 
     region: Region
@@ -85,7 +88,7 @@ class Lesson(NamedTuple):
 
 
 # ------------------------------------------------------------------------------------------------------------- lessons
-def draw_lesson(key: PRNGKeyArray, servers: int, drawn: int) -> Lesson:
+def draw_lesson(key: PRNGKeyArray, servers: int, drawn: int) -> Exercise:
     keys = iter(jax.random.split(key, 13))
 
     def between(low: float, high: float):
@@ -106,19 +109,19 @@ def draw_lesson(key: PRNGKeyArray, servers: int, drawn: int) -> Lesson:
     off = ~jnp.eye(servers, dtype=bool)
     changes = drifting(log_demands(history, off), jnp.ones(SEEN, bool), off).changes
     expected, sigma = jnp.where(known, expected, last), jnp.where(known, sigma, changes[0, 0])
-    ahead = jnp.maximum(jnp.ceil((jnp.arange(drawn) + 0.5) / drawn * horizon), 1)
+    ahead = jnp.maximum(jnp.ceil((jnp.arange(drawn, dtype=jnp.float32) + 0.5) / drawn * horizon), 1)
     # a forecast knows the next demand up to errors, so all demands of its lesson follow that one
     origin = jax.tree.map(lambda a, b: jnp.where(known, a, b), first, state)
     steps = ahead - known.astype(jnp.float32)
     future = jax.vmap(lambda key, steps: jump(source, key, origin, steps))(jax.random.split(next(keys), drawn), steps)
     region = Region(
         servers,
-        jnp.asarray(8 * BYTES_PER_SERVER / 1e9, jnp.float32),  # a NIC sends a server's bytes in a second
+        jnp.asarray(units.to_gbps(BYTES_PER_SERVER), jnp.float32),  # a NIC sends a server's bytes in a second
         jnp.asarray(optical, jnp.int32),
         jnp.asarray(electrical, jnp.float32),
         delay_s=jnp.zeros((), jnp.float32),
     )
-    return Lesson(region, expected, history, horizon, sigma, future)
+    return Exercise(region, expected, history, horizon, sigma, future)
 
 
 def jump(source: Drift, key: PRNGKeyArray, state: Any, steps: Float[Array, ""]) -> Float[Array, "S S"]:
@@ -134,25 +137,25 @@ def _mix(forecast: Array, error: Array, history: Array) -> tuple[Float[Array, "S
     """Return forecast and last demand, weighted by their errors as in `Renewal.expect`, and the error of this."""
     off = ~jnp.eye(len(forecast), dtype=bool)
     many = off.sum().astype(jnp.float32)
-    logs = jnp.log(jnp.where(off, history, 1))
-    wrong = jnp.where(off, logs[1:] - logs[:-1], 0)
-    wrong = jnp.where(off, wrong - (wrong.sum((1, 2)) / many)[:, None, None], 0)
+    logs = jnp.log(jnp.where(off[None], history, 1))
+    wrong = jnp.where(off[None], logs[1:] - logs[:-1], 0)
+    wrong = jnp.where(off[None], wrong - (wrong.sum((1, 2)) / many)[:, None, None], 0)
     errors = error**2, (wrong**2).sum((1, 2)).mean() / many
-    weight = errors[1] / jnp.maximum(errors[0] + errors[1], 1e-9)
+    weight = errors[1] / jnp.maximum(errors[0] + errors[1], SMALLEST)
     mixed = jnp.exp(weight * jnp.log(jnp.where(off, forecast, 1)) + (1 - weight) * logs[-1])
     return jnp.where(off, mixed, 0), jnp.sqrt(weight**2 * errors[0] + (1 - weight) ** 2 * errors[1])
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))
-def draw_lessons(key: PRNGKeyArray, many: int, servers: int, drawn: int) -> Lesson:
+def draw_lessons(key: PRNGKeyArray, many: int, servers: int, drawn: int) -> Exercise:
     return jax.vmap(lambda key: draw_lesson(key, servers, drawn))(jax.random.split(key, many))
 
 
-def scores_of(network: AheadNetwork, lesson: Lesson) -> Scores:
+def scores_of(network: AheadNetwork, lesson: Exercise) -> Scores:
     return network.scores(lesson.demand, lesson.history, lesson.region, lesson.horizon, lesson.sigma)
 
 
-def loss_of(lesson: Lesson, scores: Scores) -> Float[Array, ""]:
+def loss_of(lesson: Exercise, scores: Scores) -> Float[Array, ""]:
     """Return the mean time of the lesson's demands over their mean degree bound."""
     off = ~jnp.eye(lesson.region.servers, dtype=bool)
     circuits = Circuits(deal_ahead(scores, off, lesson.region.degrees))
@@ -162,22 +165,21 @@ def loss_of(lesson: Lesson, scores: Scores) -> Float[Array, ""]:
     return seconds.mean() / _bound_s(lesson)
 
 
-def _bound_s(lesson: Lesson) -> Float[Array, ""]:
+def _bound_s(lesson: Exercise) -> Float[Array, ""]:
     return jax.vmap(lambda demand: degree_bound(lesson.region, demand))(lesson.future).mean()
 
 
 # ----------------------------------------------------------------------------------------------------------- gradients
-def reinforce(network: AheadNetwork, lessons: Lesson, key: PRNGKeyArray, settings: Settings, part: Array):
+def reinforce(network: AheadNetwork, lessons: Exercise, key: PRNGKeyArray, settings: AheadTraining, part: Array):
     half = settings.trials // 2
 
-    def slope(lesson: Lesson, key: PRNGKeyArray):
+    def slope(lesson: Exercise, key: PRNGKeyArray):
         servers, scores = lesson.region.servers, scores_of(network, lesson)
         noise = jax.random.normal(key, (half, 2, servers, servers), jnp.float32)
         noise = (noise + jnp.swapaxes(noise, 2, 3)) / jnp.sqrt(2.0)
         noise = jnp.concatenate([noise, -noise])
-        tried = jax.tree.map(
-            lambda score, noise: score + settings.noise * noise, scores, Scores(noise[:, 0], noise[:, 1])
-        )
+        level, first = (settings.noise * noise[:, which] for which in range(2))
+        tried = Scores(scores.level[None] + level, scores.first[None] + first)
         losses = jax.vmap(lambda scores: loss_of(lesson, scores))(tried)
         worse = (losses - losses.mean())[:, None, None, None]
         return losses.mean(), (worse * noise).mean(0) / settings.noise
@@ -185,20 +187,20 @@ def reinforce(network: AheadNetwork, lessons: Lesson, key: PRNGKeyArray, setting
     losses, slopes = jax.vmap(slope)(lessons, jax.random.split(key, len(lessons.horizon)))
 
     def surrogate(network: AheadNetwork):
-        def one(lesson: Lesson, slope: Array):
+        def weigh(lesson: Exercise, slope: Array):
             scores = scores_of(network, lesson)
             return (slope * jnp.stack([scores.level, scores.first])).sum()
 
-        return jax.vmap(one)(lessons, lax.stop_gradient(slopes)).mean()
+        return jax.vmap(weigh)(lessons, lax.stop_gradient(slopes)).mean()
 
     return losses.mean(), eqx.filter_grad(surrogate)(network)
 
 
-def relaxed(network: AheadNetwork, lessons: Lesson, key: PRNGKeyArray, settings: Settings, part: Array):
+def relaxed(network: AheadNetwork, lessons: Exercise, key: PRNGKeyArray, settings: AheadTraining, part: Array):
     temperature = HOT * (COLD / HOT) ** part
 
     def mean(network: AheadNetwork):
-        def one(lesson: Lesson):
+        def soften(lesson: Exercise):
             region, scores = lesson.region, scores_of(network, lesson)
             off = ~jnp.eye(region.servers, dtype=bool)
             soft = soft_slots(scores, region.degrees)
@@ -213,31 +215,31 @@ def relaxed(network: AheadNetwork, lessons: Lesson, key: PRNGKeyArray, settings:
 
             return jax.vmap(latest)(lesson.future).mean()
 
-        return jax.vmap(one)(lessons).mean()
+        return jax.vmap(soften)(lessons).mean()
 
     return eqx.filter_value_and_grad(mean)(network)
 
 
-def soft_slots(scores: Scores, degrees: Float[Array, "S"]) -> Float[Array, "S S"]:
+def soft_slots(scores: Scores, degrees: Int[Array, "S"]) -> Float[Array, "S S"]:
     """Return real-valued circuits of the rule of `deal_ahead`, within the degrees and differentiable.
 
     A pair's k-th circuit is there with the probability sigmoid(score of the k-th + u_i + u_j); u fits the degrees.
     """
     servers = len(degrees)
-    off, degree = ~jnp.eye(servers, dtype=bool), jnp.log(jnp.maximum(degrees, 1e-3).astype(jnp.float32))
+    off, degree = ~jnp.eye(servers, dtype=bool), jnp.log(jnp.maximum(degrees.astype(jnp.float32), LITTLE))
     number = jnp.arange(SLOTS, dtype=jnp.float32)[:, None, None]
-    levels = scores.level + jnp.where(number == 0, scores.first, 0) - jnp.log1p(number)
+    levels = scores.level[None] + jnp.where(number == 0, scores.first[None], 0) - jnp.log1p(number)
 
     def count(u: Array):
-        return jnp.where(off, jax.nn.sigmoid(levels + u[:, None] + u[None, :]).sum(0), 0)
+        return jnp.where(off, jax.nn.sigmoid(levels + (u[:, None] + u[None, :])[None]).sum(0), 0)
 
     def scale(u: Array, _):
-        return u + 0.7 * (degree - jnp.log(count(u).sum(1) + 1e-6)), None
+        return u + 0.7 * (degree - jnp.log(count(u).sum(1) + LITTLE)), None
 
     return count(lax.scan(scale, jnp.zeros(servers, jnp.float32), length=SCALINGS)[0])
 
 
-def evolution(network: AheadNetwork, lessons: Lesson, key: PRNGKeyArray, settings: Settings, part: Array):
+def evolution(network: AheadNetwork, lessons: Exercise, key: PRNGKeyArray, settings: AheadTraining, part: Array):
     weights, rules = eqx.partition(network, eqx.is_array)
     flat, tree_of = jax.flatten_util.ravel_pytree(weights)
     noise = jax.random.normal(key, (settings.trials // 2, flat.size), jnp.float32)
@@ -258,13 +260,13 @@ METHODS: dict[str, Callable[..., Any]] = {"reinforce": reinforce, "relaxed": rel
 
 
 # ------------------------------------------------------------------------------------------------------------ training
-def first_network(settings: Settings) -> AheadNetwork:
+def first_network(settings: AheadTraining) -> AheadNetwork:
     network = AheadNetwork(settings.width, settings.depth, key=jax.random.key(settings.seed))
     bias = jnp.asarray([0, FIRST], jnp.float32)
     return eqx.tree_at(lambda network: network.score.bias, network, bias)
 
 
-def train(settings: Settings, tell: Callable[[int, float, AheadNetwork], None] = lambda *_: None) -> AheadNetwork:
+def train(settings: AheadTraining, tell: Callable[[int, float, AheadNetwork], None] = lambda *_: None) -> AheadNetwork:
     """Return the trained network; `tell` gets the step, the loss and the network before it."""
     network = first_network(settings)
     schedule = optax.cosine_decay_schedule(settings.rate, settings.steps, LAST_RATE)
@@ -289,7 +291,7 @@ def train(settings: Settings, tell: Callable[[int, float, AheadNetwork], None] =
     return network
 
 
-def save_ahead(path: str, network: AheadNetwork, settings: Settings) -> None:
+def save_ahead(path: str, network: AheadNetwork, settings: AheadTraining) -> None:
     header = {"kind": "ahead", "settings": network.settings(), "configuration": settings._asdict()}
     policy_file.write(path, header, network)
 
@@ -297,7 +299,7 @@ def save_ahead(path: str, network: AheadNetwork, settings: Settings) -> None:
 def main(arguments: list[str]) -> None:
     """Write FILE.policy; further arguments are settings, as in steps=2400."""
     path, *changes = arguments
-    settings = Settings()
+    settings = AheadTraining()
     for change in changes:
         name, _, value = change.partition("=")
         default = getattr(settings, name)

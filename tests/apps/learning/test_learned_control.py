@@ -5,8 +5,16 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from mfabric_jax.apps.learning.ahead_training import METHODS, Settings, draw_lessons, first_network, soft_slots, train
+from mfabric_jax.apps.learning.ahead_training import (
+    METHODS,
+    AheadTraining,
+    draw_lessons,
+    first_network,
+    soft_slots,
+    train,
+)
 from mfabric_jax.apps.learning.regimes import learned as learned_control
 from mfabric_jax.apps.learning.regimes.cells import PAIRS
 from mfabric_jax.apps.learning.regimes.chains import SEEN, draw_chains
@@ -19,6 +27,14 @@ EIGHT = PAIRS._replace(servers=8)
 FEW = {"horizons": (1,), "tries": 2, "scenarios": 4}
 
 
+@pytest.fixture
+def ranks():
+    """`Renewal` adds arrays of different ranks."""
+    with jax.numpy_rank_promotion("allow"):
+        yield
+
+
+@pytest.mark.usefixtures("ranks")
 def test_decisions_do_not_depend_on_the_future():
     chains = draw_chains(EIGHT, (1000,), 2, 6)
     served, later = learned(chains, DELAYS, "split", **FEW), SEEN + 4
@@ -31,6 +47,7 @@ def test_decisions_do_not_depend_on_the_future():
     assert (np.asarray(served.exchange_s[..., known:]) != np.asarray(after.exchange_s[..., known:])).all()
 
 
+@pytest.mark.usefixtures("ranks")
 def test_without_horizons_it_is_renewal():
     chains = draw_chains(EIGHT, (1000,), 2, 6)
     served, usual = learned(chains, DELAYS, "split", horizons=()), renewal(chains, DELAYS, "split")
@@ -46,13 +63,13 @@ def test_errors_of_forecasts_are_those_before():
 
 def test_training_improves_the_loss():
     losses = []
-    settings = Settings(steps=24, lessons=16, trials=8, sizes=(6,), rate=0.01)
+    settings = AheadTraining(steps=24, lessons=16, trials=8, sizes=(6,), rate=0.01)
     train(settings, lambda step, loss, network: losses.append(loss))
     assert np.mean(losses[-8:]) < np.mean(losses[:4]) - 0.005
 
 
 def test_every_method_has_finite_gradients():
-    settings = Settings(lessons=4, trials=4, sizes=(6,))
+    settings = AheadTraining(lessons=4, trials=4, sizes=(6,))
     lessons, network = draw_lessons(jax.random.key(1), 4, 6, 2), first_network(settings)
     for name, method in METHODS.items():
         loss, slope = method(network, lessons, jax.random.key(2), settings, jnp.asarray(0.5, jnp.float32))

@@ -62,7 +62,9 @@ def look_ahead(
     demand, history = expected.reshape(-1, servers, servers), history.reshape(-1, SEEN, servers, servers)
     proposals = []
     for horizon in horizons:
-        each = _in_batches(network, demand, history, sigma, chains.region, float(horizon), routing, tries, scenarios)
+        each = _in_batches(
+            network, demand, history, sigma, chains.region, jnp.asarray(horizon, jnp.float32), routing, tries, scenarios
+        )
         proposals.append(each._replace(count=each.count.reshape(many, steps, servers, servers)))
     return proposals
 
@@ -100,7 +102,7 @@ def _look_ahead(
     demand: Float[Array, "K S S"],
     history: Float[Array, "K H S S"],
     sigma: Float[Array, "K"] | None,
-    horizon: float,
+    horizon: Float[Array, ""],
 ) -> Int[Array, "K S S"]:
     def choose(demand: Array, history: Array, sigma: Array | None):
         key = jax.random.key(0)
