@@ -30,6 +30,7 @@ HOMES = {  # of policies, MODULE:FUNCTION in `policies`
     "index": "index_rule:index",
     "learned": "learned:learned",
     "untrained": "learned:untrained",
+    "ahead": "ahead:ahead",
     "exact": "exact:exact",
     "topologies": "topologies:topologies",
 }

@@ -44,6 +44,7 @@ BY_NAME = {
     "previous": Reads(key=False),
     "learned": Reads(key=False),
     "untrained": Reads(key=False),
+    "ahead": Reads(before=False),
     "local-search": EVERYTHING,
     "joint": EVERYTHING,
     "sample-average": EVERYTHING,
