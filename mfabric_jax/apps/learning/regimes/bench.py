@@ -16,7 +16,8 @@ from jaxtyping import Array, Float
 from mfabric_jax import policies
 from mfabric_jax.apps.learning.regimes.cells import DELAYS_S, DRIFTING, NIC_GBPS, OF_RECORDINGS, Regime
 from mfabric_jax.apps.learning.regimes.chains import SEEN, Chains, draw_chains
-from mfabric_jax.apps.learning.regimes.controls import CONTROLS, LEARNED, SLOW, Control, of_policy
+from mfabric_jax.apps.learning.regimes.controls import CONTROLS, SLOW, Control, of_policy
+from mfabric_jax.apps.learning.regimes.learned import learned
 from mfabric_jax.apps.learning.regimes.lookahead import clairvoyant_s, informed_s, table_of
 from mfabric_jax.case.policies import is_file, is_function
 from mfabric_jax.checks import InputError, check_list, distinct, whole
@@ -24,7 +25,8 @@ from mfabric_jax.evaluate.rows.results import provenance
 from mfabric_jax.fabric import Region
 from mfabric_jax.routing import degree_bound
 
-CLAIRVOYANT = "clairvoyant"
+CLAIRVOYANT, LEARNED = "clairvoyant", "learned"
+COMPARED: dict[str, Control] = CONTROLS | {LEARNED: learned}
 KNOWN = (1, 4, 12)  # next demands that are known
 INFORMED = {f"next {known} known": known for known in KNOWN}
 STUDENT = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}  # 95 %
@@ -63,7 +65,7 @@ class Regimes:
             if servers not in SIZES:
                 raise InputError(f"servers must be among {', '.join(map(str, SIZES))}, got {servers}.")
         for name in distinct("also", self.also) if self.also is not None else ():
-            if name in CONTROLS:
+            if name in COMPARED:
                 raise InputError(f"also names further policies; {name!r} is compared anyway.")
             policies.get(name)
 
@@ -84,7 +86,7 @@ class Regimes:
 
     def names(self, regime: Regime) -> list[str]:
         """Return the compared policies, causal ones first."""
-        package = [name for name in CONTROLS if regime.servers <= LARGEST or name not in SLOW]
+        package = [name for name in COMPARED if regime.servers <= LARGEST or name not in SLOW]
         return [*package, *(self.also or ()), *INFORMED, CLAIRVOYANT]
 
     def effective(self) -> dict[str, Any]:
@@ -149,7 +151,7 @@ def _rows_of(config: Regimes, regime: Regime, tell: Callable[[str], None]) -> li
 
 
 def _control(name: str) -> Control:
-    return CONTROLS[name] if name in CONTROLS else functools.partial(of_policy, policies.get(name))
+    return COMPARED[name] if name in COMPARED else functools.partial(of_policy, policies.get(name))
 
 
 def _choose_chains(name: str, chains: Chains) -> np.ndarray:
@@ -177,7 +179,7 @@ def _row(
 ) -> Row:
     gaps = np.array([100 * (total[seed == own].sum() / best[seed == own].sum() - 1) for own in np.unique(seed)])
     half = STUDENT[len(gaps)] * gaps.std(ddof=1) / math.sqrt(len(gaps))
-    facts = {"policy": name, "causal": name not in INFORMED and name != CLAIRVOYANT, "learned": name in LEARNED}
+    facts = {"policy": name, "causal": name not in INFORMED and name != CLAIRVOYANT, "learned": name == LEARNED}
     if is_file(name) and not is_function(name):
         facts["learned"] = True
     facts |= {"delay_s": delay_s} | regime._asdict() | {"nic_gbps": NIC_GBPS}

@@ -292,5 +292,4 @@ CONTROLS: dict[str, Control] = {
     "tuned horizon": tune_horizon,
     "renewal": renewal,
 }
-LEARNED: tuple[str, ...] = ()  # of these, learned by training
 SLOW = tuple(name for name in CONTROLS if name.startswith("sample-average"))  # run on one chain of each seed

@@ -14,10 +14,10 @@ from mfabric_jax.apps.learning.regimes.controls import (
     Proposals,
     Served,
     expectations,
-    named,
+    get_policy,
     propose,
     renew,
-    timed,
+    run_timed,
 )
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies.ahead import SCENARIOS, TRIES, AheadNetwork, choose_ahead, shipped_ahead
@@ -38,7 +38,7 @@ def learned(
     """Follow "renewal" with the learned proposals for each of the horizons as further families."""
     network = shipped_ahead() if network is None else network
     expected = expectations(chains, routing)
-    families = [propose(named(name, routing), expected, chains.region) for name in FAMILIES]
+    families = [propose(get_policy(name, routing), expected, chains.region) for name in FAMILIES]
     families += look_ahead(chains, expected, routing, network, horizons, tries, scenarios)
     return renew(chains, expected, families, delays, routing)
 
@@ -86,7 +86,7 @@ def _in_batches(network, demand, history, sigma, region, horizon, routing, tries
     counts, seconds = [], []
     for some in order:
         arguments = network, region, demand[some], history[some], None if sigma is None else sigma[some], horizon
-        count, took = timed(_look_ahead, routing, tries, scenarios, *arguments)
+        count, took = run_timed(_look_ahead, routing, tries, scenarios, *arguments)
         counts.append(count)
         seconds.append(took)
     return Proposals(jnp.concatenate(counts)[: len(demand)], float(np.median(seconds)) / AT_ONCE)
