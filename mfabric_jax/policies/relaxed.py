@@ -287,7 +287,7 @@ def round_best(
     first = jnp.argmin(jnp.where(member[None] == lanes[:, None], late[None], jnp.inf), axis=1)
 
     def improve(member: tuple[Found, Array]):
-        return improve_circuits(samples, how, *member, rounds, swaps, tail, PATIENCE)
+        return improve_circuits(samples, how, *member, rounds, swaps, tail, patience=PATIENCE)
 
     begun = jax.tree.map(lambda leaf: leaf[first], each)
     return best(samples, map_members(improve, (begun, jax.random.split(swapping, len(lanes))), 1), tail)

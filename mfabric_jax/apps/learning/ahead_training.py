@@ -33,8 +33,8 @@ from mfabric_jax.apps.learning.environment import BYTES_PER_SERVER, Drift
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import policy_file
 from mfabric_jax.policies.ahead import AheadNetwork, Scores, deal_ahead, drifting, log_demands
-from mfabric_jax.policies.relaxed import split_latest
-from mfabric_jax.policies.samples import NormalisedDemand
+from mfabric_jax.policies.paced import split_latest
+from mfabric_jax.policies.samples import Samples
 from mfabric_jax.routing import degree_bound, fluid_lower_bound
 
 SEEN = 16  # demands of history
@@ -208,12 +208,10 @@ def relaxed(network: AheadNetwork, lessons: Exercise, key: PRNGKeyArray, setting
             count = soft + lax.stop_gradient(whole - soft)
             ports = jnp.broadcast_to(region.electrical_nics, region.servers)
             scale = jnp.asarray(BYTES_PER_SERVER, jnp.float32) * _bound_s(lesson)
-
-            def latest(demand: Array):
-                need = NormalisedDemand(demand / scale, ports, jnp.ones((), jnp.float32))
-                return split_latest(need, count, temperature)
-
-            return jax.vmap(latest)(lesson.future).mean()
+            unused = jnp.zeros(len(lesson.future), jnp.float32)
+            pairs, relaying = lesson.future / scale, jnp.ones((), jnp.float32)
+            samples = Samples(pairs, unused, unused, region.degrees, ports, relaying)
+            return split_latest(samples, count, temperature).mean()
 
         return jax.vmap(soften)(lessons).mean()
 
