@@ -8,8 +8,8 @@ one set of weights serves regions of any size.
 
 The network's circuits, those of noisy scores, of `greedy` and even ones then compete: the set with the least mean time
 over drawn demands is taken. Demands are drawn from what history shows: logarithms of demand return to their mean over
-senders, and these means to theirs, as autoregressive processes of order 1. No search follows, so a decision takes
-about a hundredth of that of `sample_average` for the same demands.
+senders, and these means to theirs, as autoregressive processes of order 1. No search follows: for 16 demands a decision
+takes 1/6 (8 servers) to 1/20 (16 servers) of the time of `sample_average`.
 """
 
 import functools

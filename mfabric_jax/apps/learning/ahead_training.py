@@ -11,7 +11,9 @@ Circuits are whole. Three gradients are offered:
 - "relaxed": through `soft_slots`, real-valued circuits of the same rule, in the backward pass only (straight-through).
 - "evolution": of the expected loss under normal noise on the weights, in opposite pairs, with the same lessons.
 
-`python -m mfabric_jax.apps.learning.ahead_training FILE.policy` wrote the weights of the package.
+`python -m mfabric_jax.apps.learning.ahead_training FILE.policy` wrote the weights of the package, in 740 s on a shared
+CPU. Loss on 256 other lessons of 8 servers after 400 steps of 64 (1.328 before): "reinforce" 1.258, "evolution" with
+noise 0.03 1.281, "relaxed" 1.404 (least 1.311 after 66): its gradient is biased where the latest port is nearly hard.
 """
 
 import functools
@@ -277,6 +279,7 @@ def train(settings: AheadTraining, tell: Callable[[int, float, AheadNetwork], No
         lessons = draw_lessons(drawing, settings.lessons, servers, settings.drawn)
         part = step.astype(jnp.float32) / settings.steps
         loss, slope = METHODS[settings.method](network, lessons, trying, settings, part)
+        slope = jax.tree.map(jnp.nan_to_num, slope)  # 0/0 where a program rounds a maximum and its entries differently
         with jax.numpy_dtype_promotion("standard"):  # optax divides floats by whole numbers
             change, moments = adam.update(slope, moments)
         return eqx.apply_updates(network, change), moments, loss
