@@ -31,7 +31,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from mfabric_jax import units
-from mfabric_jax.apps.learning.environment import BYTES_PER_SERVER, Drift
+from mfabric_jax.apps.learning.sources import BYTES_PER_SERVER, Drift
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import policy_file
 from mfabric_jax.policies.ahead import AheadNetwork, Scores, deal_ahead, drifting, log_demands
