@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax.apps.learning.environment import Drift
+from mfabric_jax.apps.learning.sources import Drift
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import get, greedy, reads_of
