@@ -14,6 +14,7 @@ Rows = Sequence[dict[str, Any]]
 REGIME = ("demand", "servers", "optical", "electrical", "memory", "pairs", "skew", "sigma", "routing")
 LINES = ("renewal", "learned", "tuned horizon", "next 4 known")  # beside the best of all policies of one all-to-all
 BEST = "one all-to-all ahead, best"
+UNSHOWN = ("clairvoyant", "next 1 known", "next 12 known")
 AHEAD = ("always", "pays")  # last word of policies that weigh one all-to-all
 
 
@@ -38,7 +39,7 @@ def gaps_by_regime(rows: Rows) -> dict[str, dict[str, dict[float, float]]]:
             name, delay = row["policy"], row["delay_s"]
             if name == "uniform" or name.rsplit(" ", 1)[-1] in AHEAD:
                 by[BEST][delay] = min(row["gap"], by[BEST].get(delay, math.inf))
-            elif name in LINES or row["learned"]:
+            elif name not in UNSHOWN:
                 by.setdefault(name, {})[delay] = row["gap"]
         order = [name for name in (BEST, *LINES) if name in by]
         gaps[_words(dict(zip(REGIME, regime, strict=True)))] = {name: by[name] for name in dict.fromkeys([*order, *by])}

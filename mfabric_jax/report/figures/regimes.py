@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from mfabric_jax.report import style
 from mfabric_jax.report.drawing import paper
-from mfabric_jax.report.regimes import BEST, LINES, Rows, delay_words, gap_words, gaps_by_regime
+from mfabric_jax.report.regimes import BEST, Rows, delay_words, gap_words, gaps_by_regime
 
 MOST = 60.0  # per cent: larger gaps have the darkest colour
 CELL = 0.27  # inches
@@ -25,7 +25,7 @@ def draw_gaps(rows: Rows, path: str | Path) -> Path:
 
 def build_gaps(rows: Rows) -> Figure:
     gaps = gaps_by_regime(rows)
-    shown = [policy for policy in (BEST, *LINES) if any(policy in by for by in gaps.values())]
+    shown = list(dict.fromkeys(policy for by in gaps.values() for policy in by))
     delays = list(dict.fromkeys(row["delay_s"] for row in rows))
     scale = ScalarMappable(PowerNorm(0.5, 0, MOST), "Blues")
     figure = Figure(figsize=(2.2 + 1.75 * len(shown), 1.1 + CELL * len(gaps)), layout="constrained")
