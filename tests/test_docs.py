@@ -142,7 +142,7 @@ RUNNERS = {"mfabric": run_mfabric, "make": look_up_make, "pip": look_up_pip, "py
 
 
 def flags_of(command):
-    options = importlib.import_module(f"mfabric_jax.commands.{command.replace('-', '_')}").Options
+    options = importlib.import_module(f"mfabric_jax.commands.{re.sub('[- ]', '_', command)}").Options
     of_cases = (
         {*flags_of_cases(command), *ALSO, "--preset", "--set"}
         if command in commands.OF_CASES or f"{command} study" in commands.OF_CASES
@@ -156,6 +156,8 @@ def test_commands_in_sentences_exist():
     for page, text in TEXTS.items():
         sentences = BLOCK.sub("", text)
         for command, rest in re.findall(r"`mfabric ([a-z]+(?:-[a-z]+)*)([^`]*)`", sentences):
+            both = f"{command} {rest.split()[0]}" if rest.strip() else command
+            command = both if both in commands.TWO_WORDS else command
             asked = set(re.findall(r"(?<!\S)--[a-z][a-z-]*", rest))
             wrong += [f"{page}: mfabric {command}{rest}"] if asked - flags_of(command) else []
         for module in re.findall(r"`python -m (\w+(?:\.[a-z]\w*)*)", sentences):

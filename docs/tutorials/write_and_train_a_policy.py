@@ -52,11 +52,11 @@ for name in ("uniform", "greedy", "mine.py:squared"):
 #
 # Training gains little so far: trials of whole circuits lowered held-out times by 1 % at most, and gradients, which
 # lower the time of real-valued circuits, made whole ones slower where there was something to learn
-# ([what learning is worth](../learning.md#what-learning-is-worth)). Judge what comes out before you use it.
+# ([what learning is worth](../policies.md#what-learning-is-worth)). Judge what comes out before you use it.
 #
 # An *index* is a rule of five numbers, found by trials; a *network* follows gradients and takes minutes.
 # Demand comes from families with fixed splits: a policy is trained on one and judged on another
-# ([learning](../learning.md)). This run is as small as it can be; a killed run goes on from its last
+# ([learning](../policies.md#learning)). This run is as small as it can be; a killed run goes on from its last
 # checkpoint.
 # %%
 small = {"steps": 1, "batch": 2, "sizes": (4,), "routing": "unsplit", "log_every": 1, "checkpoint_every": 1}
