@@ -10,11 +10,12 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from mfabric_jax.apps.learning.demands import windows
 from mfabric_jax.apps.learning.regimes.cells import NIC_GBPS, PREVIOUS, RECORDED, Regime
 from mfabric_jax.apps.learning.sources import BYTES_PER_SERVER, Drift
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
+from mfabric_jax.traffic.demand_families import fold_to_servers, gate_trace
+from mfabric_jax.traffic.samplers import split_records
 
 SEEN = 16  # demands seen before the first decision
 ERRORS = 7919  # folded into the seed's key for the errors of forecasts
@@ -79,14 +80,22 @@ def _draw_drift(keys: Array, skew: Array, pairs: Array, memory: Array, servers: 
 
 
 def _read_recording(regime: Regime, chains: int, steps: int, trace: str | None) -> Array:
-    """Return windows of consecutive records of the test split, evenly spread, with the bytes of drifting demand."""
+    """Return stretches of the test split, each of one layer, with the bytes of drifting demand.
+
+    The micro-batches of a record follow each other, then come those of the next record.
+    """
     if trace is None:
         raise InputError("regimes of recordings need trace, the recording.")
-    every = windows(trace, None, "test", regime.servers, steps)
-    if len(every) < chains:
+    every = gate_trace(trace, None).count  # [record layer micro-batch source expert]
+    count = np.moveaxis(every[split_records(len(every), "test")], 1, 0)
+    servers = regime.servers
+    demand = fold_to_servers(count, servers).reshape(len(count), -1, servers, servers)  # [layer all-to-all S S]
+    many = demand.shape[1] // steps
+    demand = demand[:, : many * steps].reshape(-1, steps, servers, servers)
+    if len(demand) < chains:
         raise InputError(
-            f"trace must have {chains} windows of {steps} consecutive records in its test split, got {len(every)}."
+            f"trace must have {chains} stretches of {steps} all-to-alls of a layer in its test split, got {len(demand)}."
         )
-    demand = jnp.asarray(every[np.linspace(0, len(every) - 1, chains).astype(int)], jnp.float32)
-    demand = jnp.where(jnp.eye(regime.servers, dtype=bool), 0, demand)
-    return demand * (BYTES_PER_SERVER * regime.servers / demand.sum((2, 3)).mean())
+    demand = jnp.asarray(demand[np.linspace(0, len(demand) - 1, chains).astype(int)], jnp.float32)
+    demand = jnp.where(jnp.eye(servers, dtype=bool), 0, demand)
+    return demand * (BYTES_PER_SERVER * servers / demand.sum((2, 3)).mean())

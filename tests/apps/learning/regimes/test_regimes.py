@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from mfabric_jax import Region
 from mfabric_jax.apps.learning import best_trajectory
 from mfabric_jax.apps.learning.regimes import Regimes, bench, compare_regimes
-from mfabric_jax.apps.learning.regimes.cells import DELAYS_S, DRIFTING, PAIRS
+from mfabric_jax.apps.learning.regimes import chains as regime_chains
+from mfabric_jax.apps.learning.regimes.cells import DELAYS_S, DRIFTING, OF_RECORDINGS, PAIRS
 from mfabric_jax.apps.learning.regimes.chains import SEEN, Chains, draw_chains
 from mfabric_jax.apps.learning.regimes.controls import CONTROLS, of_policy
 from mfabric_jax.apps.learning.regimes.lookahead import Table, clairvoyant_s, informed_s, table_of
@@ -145,3 +147,20 @@ def test_slow_policies_run_on_one_chain_of_each_seed():
     some = bench._some("sample-average pays", chains)
     assert some.demand.shape[0] == 2
     assert dataclasses.replace(some).seed.tolist() == [0, 1]
+
+
+def test_recordings_give_stretches_of_a_layer(monkeypatch):
+    """Records of two layers and two micro-batches: layer 0 sends all to server 1, layer 1 to server 0."""
+    count = np.zeros((100, 2, 2, 8, 8))
+    count[:, 0, :, :, 1], count[:, 1, :, :, 0] = 1, 1
+    monkeypatch.setattr(regime_chains, "gate_trace", lambda *given: SimpleNamespace(count=count))
+    regime = OF_RECORDINGS[0]
+    chains = draw_chains(regime, range(1), 2, 3 - SEEN + 1, "trace")
+    assert chains.demand.shape == (2, 4, 8, 8)
+    received = np.asarray(chains.demand).sum(2)
+    assert (received[0, :, 1] > 0).all()
+    assert (received[1, :, 0] > 0).all()
+    with pytest.raises(InputError, match="trace must have 20 stretches of 48 all-to-alls of a layer"):
+        draw_chains(regime, range(5), 4, 32, "trace")
+    with pytest.raises(InputError, match="regimes of recordings need trace"):
+        draw_chains(regime, range(5), 4, 32)
