@@ -93,9 +93,8 @@ def _read_recording(regime: Regime, chains: int, steps: int, trace: str | None) 
     many = demand.shape[1] // steps
     demand = demand[:, : many * steps].reshape(-1, steps, servers, servers)
     if len(demand) < chains:
-        raise InputError(
-            f"trace must have {chains} stretches of {steps} all-to-alls of a layer in its test split, got {len(demand)}."
-        )
+        stretches = f"{chains} stretches of {steps} all-to-alls of a layer"
+        raise InputError(f"trace must have {stretches} in its test split, got {len(demand)}.")
     demand = jnp.asarray(demand[np.linspace(0, len(demand) - 1, chains).astype(int)], jnp.float32)
     demand = jnp.where(jnp.eye(servers, dtype=bool), 0, demand)
     return demand * (BYTES_PER_SERVER * servers / demand.sum((2, 3)).mean())
