@@ -25,7 +25,7 @@ FIRST = {
     "random": "random circuits, set while attention runs; reconfigure again while the experts run",
     "predict": "circuits for the predicted demand, set while attention runs; reconfigure again while the experts run",
     "bound": "no circuits: every all-to-all takes its degree bound",
-    "pays": "reconfigure before the first, before the second, or never, whichever finishes both soonest",
+    "pays": "reconfigure before the first, before the second, or never, whichever is worth most over the horizon",
 }
 AHEAD = ("random", "predict")
 SPANS = {

@@ -26,7 +26,7 @@ def gaps_table(rows: Rows) -> str:
             line = {delay_words(delay): gap_words(gap) for delay, gap in values.items()}
             lines.append({"regime": name, "policy": policy} | line)
             name = ""
-    words = "Time over that of the best trajectory for demand that is known in advance, in per cent more."
+    words = "Per cent of time beyond the best trajectory for demand that is known in advance."
     return f"{plain(lines, width=160)}\n{words}"
 
 
