@@ -27,7 +27,7 @@ from mfabric_jax.support.lazily import ByName, at_first_use
 
 if TYPE_CHECKING:
     from mfabric_jax.policies.exact import exact_circuits
-    from mfabric_jax.policies.layer_plans import LayerPlans
+    from mfabric_jax.policies.layer_plans import LayerPlans as LayerPlans
     from mfabric_jax.policies.learned import check_unseen as check_unseen
     from mfabric_jax.policies.learned import load, save
     from mfabric_jax.policies.own import check_legal
@@ -200,7 +200,6 @@ def get_checked(policy: str | Policy, sizes: Sequence[int], degree: int, **setti
 
 
 __all__ = [
-    "LayerPlans",
     "Plan",
     "Policy",
     "allow_code",

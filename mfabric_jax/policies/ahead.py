@@ -41,7 +41,7 @@ FAINT = 1e-3  # of the mean pair's demand, added before logarithms
 MOST_VALUE = 4.0  # largest correction to the logarithm of a score
 SCORE = 0.3  # scores of outputs of 1
 LAGS = (1, 4)  # all-to-alls over which changes of demand are measured
-LEAST_MEMORY, MOST_MEMORY = 1e-6, 0.9999  # of a correlation, for logarithms
+LEAST_MEMORY, MOST_MEMORY = 0.000001, 0.9999  # of a correlation, for logarithms
 NOISE = 0.25  # standard deviation of the noise of further proposals
 TRIES, SCENARIOS = 16, 32
 
