@@ -35,7 +35,7 @@ PUBLIC = {  # names in Python that code of others may rely on, each once; every 
     "traffic": "Knobs Recording Tokens generated_tokens likely_demands measured_tokens open_trace recorded_tokens",
     "fabric": "Cluster Fabric NAMES Prices cluster cluster_cost cost_table get read_graph",
     "routing": "arrivals degree_bound fluid_lower_bound relay_shares",
-    "policies": "LayerPlans Policy allow_code check_legal exact_circuits get joint load save",
+    "policies": "Policy allow_code check_legal exact_circuits get joint load save",
     "timing": "exchanges iterate",
     "circuit_schedules": "CircuitSchedule NAMES get schedule_time stack_schedules",
     "evaluate": "Results example_timeline iteration_of solve_cluster",
