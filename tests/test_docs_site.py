@@ -45,9 +45,9 @@ def test_commands_of_the_gallery_are_understood(image, monkeypatch):
     for program, *words in lines(FIGURES[image]):
         if program == "mfabric":
             command = commands_of(words)
-            module = importlib.import_module(f"mfabric_jax.commands.{command.replace('-', '_')}")
+            module = commands.load_command(command)
             understood = read if command in commands.OF_CASES else asked
-            understood(command, words[1:], module.Options)
+            understood(command, words[len(command.split()) :], module.Options)
         else:
             assert (program, words[0]) == ("python", "-m"), program
             importlib.import_module(words[1]).SCRIPT._options(words[2:])
@@ -55,7 +55,8 @@ def test_commands_of_the_gallery_are_understood(image, monkeypatch):
 
 def commands_of(words):
     assert words[0] in commands.COMMANDS, words
-    return words[0]
+    both = " ".join(words[:2])
+    return both if both in commands.TWO_WORDS else words[0]
 
 
 def asked(command, words, options):
