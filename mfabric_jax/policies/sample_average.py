@@ -172,7 +172,7 @@ class Search(NamedTuple):
     """Static settings of a search.
 
     `stay` prefers the first circuits, which were there before; `at_once` members run together. `begins`: the search
-    begins with circuits of its own, in the place of simple starts and the relaxation.
+    begins with given circuits instead of simple starts and the relaxation.
     """
 
     routing: str

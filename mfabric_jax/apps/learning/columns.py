@@ -53,7 +53,7 @@ REGIMES = Columns(
     Column("routing", TEXT, "How bytes use circuits."),
     Column("demand", TEXT, "Whether demand drifts or is recorded."),
     Column("nic_gbps", "Gbps", "Bandwidth of every NIC."),
-    Column("gap", "%", "Time over that of the clairvoyant trajectory, less 1."),
+    Column("gap", "%", "Per cent of time beyond the clairvoyant trajectory."),
     Column("gap_low", "%", "Low end of the 95 % interval of `gap` over seeds."),
     Column("gap_high", "%", "High end of the 95 % interval of `gap` over seeds."),
     Column("over_bound", "", "Time over the sum of degree bounds, delays included.", detail=True),

@@ -179,9 +179,8 @@ def _row(
 ) -> Row:
     gaps = np.array([100 * (total[seed == own].sum() / best[seed == own].sum() - 1) for own in np.unique(seed)])
     half = STUDENT[len(gaps)] * gaps.std(ddof=1) / math.sqrt(len(gaps))
-    facts = {"policy": name, "causal": name not in INFORMED and name != CLAIRVOYANT, "learned": name == LEARNED}
-    if is_file(name) and not is_function(name):
-        facts["learned"] = True
+    trained = name == LEARNED or (is_file(name) and not is_function(name))
+    facts = {"policy": name, "causal": name not in INFORMED and name != CLAIRVOYANT, "learned": trained}
     facts |= {"delay_s": delay_s} | regime._asdict() | {"nic_gbps": NIC_GBPS}
     facts |= {"gap": gaps.mean(), "gap_low": gaps.mean() - half, "gap_high": gaps.mean() + half}
     return facts | {"over_bound": total.sum() / bound.sum()}

@@ -158,11 +158,17 @@ def pays(name: str, chains: Chains, delays: Float[Array, "D"], routing: str) -> 
 # ------------------------------------------------------------------------------------------------------------- renewal
 def renewal(chains: Chains, delays: Float[Array, "D"], routing: str, families: tuple[str, ...] = FAMILIES) -> Served:
     """Weigh a change over the time that demand lasts (`policies.renewal`), averages shared by all chains."""
-    expected = expectations(chains, routing)
-    proposals = [propose(get_policy(name, routing), expected, chains.region) for name in families]
-    return renew(chains, expected, proposals, delays, routing)
+    proposals = [propose_for_expected(name, chains, routing) for name in families]
+    return renew(chains, expectations(chains, routing), proposals, delays, routing)
 
 
+@functools.lru_cache(maxsize=16)
+def propose_for_expected(name: str, chains: Chains, routing: str) -> Proposals:
+    """Return what a policy proposes for each demand expected [B T S S]."""
+    return propose(get_policy(name, routing), expectations(chains, routing), chains.region)
+
+
+@functools.lru_cache(maxsize=4)
 def expectations(chains: Chains, routing: str) -> Float[Array, "B T S S"]:
     """Return the demand expected before each all-to-all: forecast and last demand, weighted by their errors so far."""
     if not chains.noisy:
@@ -266,12 +272,8 @@ def tune_horizon(chains: Chains, delays: Float[Array, "D"], routing: str) -> Ser
     known = expectations(chains, routing)[:, SEEN:]
     every = [uniform(chains, delays, routing)]
     for name in TUNED:
-        ready = not chains.noisy  # the demand expected is the forecast
-        proposals = (
-            propose_for_forecast(name, chains, routing)
-            if ready
-            else propose(get_policy(name, routing), known, chains.region)
-        )
+        every_step = propose_for_expected(name, chains, routing)
+        proposals = every_step._replace(count=every_step.count[:, SEEN:])
         for horizon in HORIZONS:
             every.append(follow(chains, proposals, known, delays, jnp.full_like(delays, horizon), routing))
     totals = np.stack([np.asarray(served.total_s(delays)) for served in every])  # [tried D B]

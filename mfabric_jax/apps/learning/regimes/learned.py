@@ -14,8 +14,7 @@ from mfabric_jax.apps.learning.regimes.controls import (
     Proposals,
     Served,
     expectations,
-    get_policy,
-    propose,
+    propose_for_expected,
     renew,
     run_timed,
 )
@@ -38,7 +37,7 @@ def learned(
     """Follow "renewal" with the learned proposals for each of the horizons as further families."""
     network = shipped_ahead() if network is None else network
     expected = expectations(chains, routing)
-    families = [propose(get_policy(name, routing), expected, chains.region) for name in FAMILIES]
+    families = [propose_for_expected(name, chains, routing) for name in FAMILIES]
     families += look_ahead(chains, expected, routing, network, horizons, tries, scenarios)
     return renew(chains, expected, families, delays, routing)
 
