@@ -53,9 +53,7 @@ def look_ahead(
 ) -> list[Proposals]:
     """Return the circuits of `ahead` before every all-to-all, for each horizon."""
     many, steps, servers = expected.shape[:3]
-    nothing = jnp.zeros((many, SEEN, servers, servers), expected.dtype)
-    past = jnp.concatenate([nothing, chains.demand], axis=1)
-    history = jnp.stack([past[:, back : back + steps] for back in range(SEEN)], axis=2)
+    history = histories(chains)
     previous = bool(jnp.array_equal(expected[:, 1:], chains.demand[:, :-1]))
     sigma = None if previous else jnp.broadcast_to(errors_so_far(expected, chains.demand), (many, steps)).reshape(-1)
     demand, history = expected.reshape(-1, servers, servers), history.reshape(-1, SEEN, servers, servers)
@@ -66,6 +64,14 @@ def look_ahead(
         )
         proposals.append(each._replace(count=each.count.reshape(many, steps, servers, servers)))
     return proposals
+
+
+def histories(chains: Chains) -> Float[Array, "B T H S S"]:
+    """Return the last `SEEN` demands before each all-to-all, newest last; zeros where there were fewer."""
+    many, steps, servers = chains.demand.shape[:3]
+    nothing = jnp.zeros((many, SEEN, servers, servers), chains.demand.dtype)
+    past = jnp.concatenate([nothing, chains.demand], axis=1)
+    return jnp.stack([past[:, back : back + steps] for back in range(SEEN)], axis=2)
 
 
 def errors_so_far(expected: Float[Array, "B T S S"], demand: Float[Array, "B T S S"]) -> Float[Array, "T"]:
