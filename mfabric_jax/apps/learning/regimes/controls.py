@@ -27,6 +27,7 @@ HISTORY = 8  # demands that `sample-average` plans for
 STARTS = 4  # of `threshold`, unless stated
 AT_ONCE = 16  # demands that a policy plans for in one batch
 FAMILIES = ("uniform", "greedy", "greedy-next", "threshold(starts=1)")  # proposals that compete under "renewal"
+QUICK = FAMILIES[:3]  # under "renewal of greedy"
 
 
 class Served(NamedTuple):
@@ -292,6 +293,7 @@ CONTROLS: dict[str, Control] = {
     **{f"{name} always": functools.partial(always, name) for name in SHIPPED},
     **{f"{name} pays": functools.partial(pays, name) for name in SHIPPED},
     "tuned horizon": tune_horizon,
+    "renewal of greedy": functools.partial(renewal, families=QUICK),
     "renewal": renewal,
 }
 SLOW = tuple(name for name in CONTROLS if name.startswith("sample-average"))  # run on one chain of each seed
