@@ -26,6 +26,7 @@ from mfabric_jax.checks import whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies.horizon import cycle_cost, should_reconfigure
 from mfabric_jax.routing import fluid_lower_bound
+from mfabric_jax.traffic.log_errors import mean_squared_error
 
 AGES = 24  # ages of circuits that are followed
 RECENT = 16  # demands on which circuits in place are compared with fresh ones
@@ -180,8 +181,8 @@ class Renewal(eqx.Module):
             fresh=seconds[:, 0].astype(jnp.float32),
             product=(expected * lost).sum(1),
             square=(expected * expected).sum(1),
-            forecast_error=_squared_error(state.forecast, unit),
-            last_error=jnp.where(state.steps > 0, _squared_error(state.recent[0], unit), 0),
+            forecast_error=mean_squared_error(state.forecast, unit),
+            last_error=jnp.where(state.steps > 0, mean_squared_error(state.recent[0], unit), 0),
             bytes=demand.sum().astype(jnp.float32),
         )
         if self.shared is not None:
@@ -236,12 +237,3 @@ def _unit(demand: Float[Array, "S S"]) -> Float[Array, "S S"]:
 
 def _push(recent: Float[Array, "R ..."], newest: Array) -> Float[Array, "R ..."]:
     return jnp.concatenate([newest[None].astype(recent.dtype), recent[:-1]])
-
-
-def _squared_error(guess: Float[Array, "S S"], demand: Float[Array, "S S"]) -> Float[Array, ""]:
-    """Return the mean squared log error of a guess, after removing its common scale."""
-    both = (guess > 0) & (demand > 0)
-    many = jnp.maximum(both.sum(), 1).astype(guess.dtype)
-    error = jnp.where(both, jnp.log(jnp.where(both, guess, 1)) - jnp.log(jnp.where(both, demand, 1)), 0)
-    error = jnp.where(both, error - error.sum() / many, 0)
-    return ((error**2).sum() / many).astype(jnp.float32)

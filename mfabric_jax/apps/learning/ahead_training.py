@@ -38,6 +38,7 @@ from mfabric_jax.policies.ahead import AheadNetwork, Scores, deal_ahead, driftin
 from mfabric_jax.policies.paced import split_latest
 from mfabric_jax.policies.samples import Samples
 from mfabric_jax.routing import degree_bound, fluid_lower_bound
+from mfabric_jax.traffic.log_errors import mean_squared_error
 
 SEEN = 16  # demands of history
 NICS = ((6, 2), (4, 1), (7, 1), (4, 4))  # optical and electrical
@@ -138,13 +139,10 @@ def jump(source: Drift, key: PRNGKeyArray, state: Any, steps: Float[Array, ""]) 
 def _mix(forecast: Array, error: Array, history: Array) -> tuple[Float[Array, "S S"], Float[Array, ""]]:
     """Return forecast and last demand, weighted by their errors as in `Renewal.expect`, and the error of this."""
     off = ~jnp.eye(len(forecast), dtype=bool)
-    many = off.sum().astype(jnp.float32)
-    logs = jnp.log(jnp.where(off[None], history, 1))
-    wrong = jnp.where(off[None], logs[1:] - logs[:-1], 0)
-    wrong = jnp.where(off[None], wrong - (wrong.sum((1, 2)) / many)[:, None, None], 0)
-    errors = error**2, (wrong**2).sum((1, 2)).mean() / many
+    errors = error**2, mean_squared_error(history[:-1], history[1:]).mean()
     weight = errors[1] / jnp.maximum(errors[0] + errors[1], SMALLEST)
-    mixed = jnp.exp(weight * jnp.log(jnp.where(off, forecast, 1)) + (1 - weight) * logs[-1])
+    new, last = (jnp.log(jnp.where(off, demand, 1)) for demand in (forecast, history[-1]))
+    mixed = jnp.exp(weight * new + (1 - weight) * last)
     return jnp.where(off, mixed, 0), jnp.sqrt(weight**2 * errors[0] + (1 - weight) ** 2 * errors[1])
 
 
