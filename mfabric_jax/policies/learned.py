@@ -17,10 +17,11 @@ from mfabric_jax.checks import InputError, in_file, one_of, whole
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import policy_file
 from mfabric_jax.policies.index_rule import DATA, Index
-from mfabric_jax.policies.network import SHARE_STEPS, PolicyNetwork
+from mfabric_jax.policies.network import PolicyNetwork
 from mfabric_jax.policies.own_modules import recipe, skeleton
 from mfabric_jax.policies.reads import Trained
 from mfabric_jax.routing import Plan
+from mfabric_jax.routing.exchange import SHARE_STEPS
 from mfabric_jax.support.array_module import Array
 from mfabric_jax.support.text_files import cached_by_files
 from mfabric_jax.traffic.demand_families import record_digests
