@@ -33,7 +33,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from mfabric_jax import units
 from mfabric_jax.apps.learning.sources import BYTES_PER_SERVER, Drift
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.policies import policy_file
+from mfabric_jax.policies import save
 from mfabric_jax.policies.ahead import AheadNetwork, Scores, deal_ahead, drifting, log_demands
 from mfabric_jax.policies.paced import split_latest
 from mfabric_jax.policies.samples import Samples
@@ -290,11 +290,6 @@ def train(settings: AheadTraining, tell: Callable[[int, float, AheadNetwork], No
     return network
 
 
-def save_ahead(path: str, network: AheadNetwork, settings: AheadTraining) -> None:
-    header = {"kind": "ahead", "settings": network.settings(), "configuration": settings._asdict()}
-    policy_file.write(path, header, network)
-
-
 def main(arguments: list[str]) -> None:
     """Write FILE.policy; further arguments are settings, as in steps=2400."""
     path, *changes = arguments
@@ -310,9 +305,9 @@ def main(arguments: list[str]) -> None:
         if (step + 1) % 100 == 0:
             mean = sum(losses[-100:]) / 100
             print(f"step {step + 1}, {time.perf_counter() - start:.0f} s: {mean:.4f} degree bounds", flush=True)
-            save_ahead(path, network, settings)
+            save(path, network, settings._asdict())
 
-    save_ahead(path, train(settings, tell), settings)
+    save(path, train(settings, tell), settings._asdict())
 
 
 if __name__ == "__main__":
