@@ -55,7 +55,7 @@ from mfabric_jax.traffic.demand_families import (
     noisy_forecasts,
     without_diagonal,
 )
-from mfabric_jax.traffic.scenarios import error_of
+from mfabric_jax.traffic.log_errors import error_of
 
 from .pictures import lines
 from .rows import Row, Rows, of, pivot, summed, then, told

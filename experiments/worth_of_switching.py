@@ -27,7 +27,8 @@ from mfabric_jax.apps.learning import Drift
 from mfabric_jax.apps.learning.judging import over_bound
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing import degree_bound
-from mfabric_jax.traffic.scenarios import error_of, likely_demands
+from mfabric_jax.traffic.log_errors import error_of
+from mfabric_jax.traffic.scenarios import likely_demands
 
 from .pictures import heat
 from .rows import Row, adding, duration, of, pivot, summed, then, told

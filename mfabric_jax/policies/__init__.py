@@ -62,6 +62,7 @@ OPTIMISES = {
     "exact": ROUTINGS,
     "topologies": WITHOUT_RELAY,
     "sample-average": ROUTINGS,
+    "ahead": WITHOUT_RELAY,
 }
 SETTLE_TIES = ("joint", "sample-average")  # policies that settle ties by the previous plan and a key
 WEIGH = ("learned", "untrained")  # policies that may keep the previous plan
@@ -125,10 +126,12 @@ def get_suitable(policy: str | Policy, **settings: Any) -> Policy:
     if callable(policy):
         return policy
     plain, stated = split(policy)
-    known = settings_of(get(plain))
+    unset = get(plain)
+    known = settings_of(unset)
     taken = {setting: value for setting, value in settings.items() if setting in known}
     routing = taken.get("routing")
-    if plain in OPTIMISES and routing is not None and routing not in OPTIMISES[plain]:
+    kind = unset.kind if isinstance(unset, Trained) else plain
+    if kind in OPTIMISES and routing is not None and routing not in OPTIMISES[kind]:
         taken["routing"] = NEAREST.get(routing, routing)
     return get(policy, **taken | stated)
 

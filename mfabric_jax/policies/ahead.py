@@ -14,8 +14,6 @@ takes 1/6 (8 servers) to 1/20 (16 servers) of the time of `sample_average`.
 
 import functools
 import math
-import os
-from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -102,6 +100,33 @@ class AheadNetwork(eqx.Module):
         total = jnp.exp(log + MOST_VALUE * jnp.tanh(value / MOST_VALUE))
         total = total + total.T
         return Scores(jnp.log(total), first + first.T)
+
+    def __call__(
+        self,
+        demand: Float[Array, "S S"],
+        region: Region,
+        *,
+        previous: Plan | None = None,
+        key: PRNGKeyArray | None = None,
+        history: Float[Array, "H S S"] | None = None,
+        horizon: float | Float[Array, ""] = 1.0,
+        sigma: float | Float[Array, ""] | None = None,
+        routing: str = "split",
+        tries: int = TRIES,
+        scenarios: int = SCENARIOS,
+    ) -> Plan:
+        """Return circuits for the next `horizon` all-to-alls; arguments as for `ahead`."""
+        demand = demand_of(demand, region)
+        past = demand[None] if history is None else demands_of(history, region, "history")
+        one_of("routing", routing, WITHOUT_RELAY)
+        whole("tries", tries)
+        whole("scenarios", scenarios, at_least=0)
+        positive("horizon", horizon)
+        if sigma is not None:
+            not_negative("sigma", sigma)
+        key = jax.random.key(0) if key is None else key
+        chosen = choose_ahead(self, demand, past, region, key, horizon, sigma, routing, tries, scenarios)
+        return Plan(Circuits(unless_nan(chosen, demand)))
 
 
 @eqx.filter_jit
@@ -297,27 +322,20 @@ def ahead(
 
     The network was trained under split routing at 8 and 16 servers (`apps.learning.ahead_training`).
     """
-    demand = demand_of(demand, region)
-    past = demand[None] if history is None else demands_of(history, region, "history")
-    one_of("routing", routing, WITHOUT_RELAY)
-    whole("tries", tries)
-    whole("scenarios", scenarios, at_least=0)
-    positive("horizon", horizon)
-    if sigma is not None:
-        not_negative("sigma", sigma)
-    key = jax.random.key(0) if key is None else key
-    chosen = choose_ahead(shipped_ahead(), demand, past, region, key, horizon, sigma, routing, tries, scenarios)
-    return Plan(Circuits(unless_nan(chosen, demand)))
+    return shipped_ahead()(
+        demand,
+        region,
+        previous=previous,
+        key=key,
+        history=history,
+        horizon=horizon,
+        sigma=sigma,
+        routing=routing,
+        tries=tries,
+        scenarios=scenarios,
+    )
 
 
 @functools.cache
 def shipped_ahead() -> AheadNetwork:
-    return read_ahead(DATA / "ahead.policy")
-
-
-def read_ahead(path: str | os.PathLike[str] | Traversable) -> AheadNetwork:
-    """Return the network in a file of `apps.learning.ahead_training`."""
-    stored = policy_file.read(path)
-    with jax.ensure_compile_time_eval():  # the first use may be inside jit
-        shape = eqx.filter_eval_shape(AheadNetwork, **stored.header["settings"], key=jax.random.key(0))
-        return stored.leaves(shape)
+    return policy_file.read(DATA / "ahead.policy").network(AheadNetwork)

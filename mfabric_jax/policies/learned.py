@@ -7,25 +7,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
 import jax
 from jaxtyping import Float, PRNGKeyArray
 
 from mfabric_jax.case.own_code import allowed_code
 from mfabric_jax.case.policies import is_file
-from mfabric_jax.checks import InputError, in_file, one_of, whole
+from mfabric_jax.checks import InputError, in_file, one_of
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import policy_file
+from mfabric_jax.policies.ahead import AheadNetwork
 from mfabric_jax.policies.index_rule import DATA, Index
-from mfabric_jax.policies.network import SHARE_STEPS, PolicyNetwork
+from mfabric_jax.policies.network import PolicyNetwork
 from mfabric_jax.policies.own_modules import recipe, skeleton
 from mfabric_jax.policies.reads import Trained
 from mfabric_jax.routing import Plan
+from mfabric_jax.routing.exchange import SHARE_STEPS
 from mfabric_jax.support.array_module import Array
 from mfabric_jax.support.text_files import cached_by_files
 from mfabric_jax.traffic.demand_families import record_digests
 
 KINDS = ("network", "index")  # kinds of `mfabric train`
+STORED = {"network": PolicyNetwork, "index": Index, "ahead": AheadNetwork}  # policies of the package, by their kind
 OWN = "module"
 
 
@@ -39,7 +41,7 @@ def save(
 ) -> Path:
     """Write a policy to one file, NAME.policy, for `load`, `get` and every `--policy`.
 
-    - `policy`: a network or index of `mfabric train`, or your own Equinox module, called as
+    - `policy`: a network or index of `mfabric train`, a network of `ahead`, or your own Equinox module, called as
       `policy(demand, region, *, previous=None, key=None) -> Plan`.
     - `configuration`: how the policy was trained; JSON must be able to hold it.
     - `build`, `settings`: how to build your own module again. `build` is FILE.py:FUNCTION or MODULE:NAME; called with
@@ -49,13 +51,12 @@ def save(
 
     Raise `InputError` if the policy cannot be built again.
     """
-    header: dict[str, Any]
-    if isinstance(policy, PolicyNetwork | Index):
-        header = {"kind": KINDS[isinstance(policy, Index)], "settings": policy.settings()}
-    else:
-        header = {"kind": OWN} | recipe(policy, build, settings)
+    kind = next((kind for kind, known in STORED.items() if isinstance(policy, known)), OWN)
+    own = recipe(policy, build, settings) if kind == OWN else {"settings": policy.settings()}
     return policy_file.write(
-        path, header | {"configuration": dict(configuration or {})}, () if isinstance(policy, Index) else policy
+        path,
+        {"kind": kind} | own | {"configuration": dict(configuration or {})},
+        () if isinstance(policy, Index) else policy,
     )
 
 
@@ -156,17 +157,14 @@ def shipped_network() -> Trained:
 
 def _build_policy(stored: policy_file.Stored) -> Trained:
     header = stored.header
-    kind = one_of(f"kind of the policy in {stored.path!r}", str(header.get("kind")), (*KINDS, OWN))
+    kind = one_of(f"kind of the policy in {stored.path!r}", str(header.get("kind")), (*STORED, OWN))
     try:
         if kind == "index":
             model = Index(**header["settings"])
         elif kind == OWN:
             model = stored.leaves(skeleton(header["build"], header["settings"], repr(stored.path)))
         else:
-            stored.check_arrays(whole("depth", header["settings"]["depth"]))
-            with jax.ensure_compile_time_eval():  # the first use may be inside jit
-                shape = eqx.filter_eval_shape(PolicyNetwork, **header["settings"], key=jax.random.key(0))
-                model = stored.leaves(shape)
-        return Trained(model, header["configuration"])
+            model = stored.network(STORED[kind])
+        return Trained(model, header["configuration"], kind)
     except (KeyError, TypeError) as error:
         raise InputError(f"policy file {stored.path!r} lacks what a policy of kind {kind!r} needs.") from error

@@ -18,6 +18,7 @@ from mfabric_jax.policies.rounding import deal_circuits
 from mfabric_jax.policies.samples import NormalisedDemand, normalise
 from mfabric_jax.policies.weighing import relative_delay, weigh_circuits
 from mfabric_jax.routing import Plan, relay_shares
+from mfabric_jax.routing.exchange import SHARE_STEPS
 from mfabric_jax.support.array_module import Array
 from mfabric_jax.traffic.scenarios import expected_demand
 
@@ -25,7 +26,6 @@ PAIR_FEATURES = 15
 WEIGHED_FEATURES = 2
 MOST_SCORE = 6.0  # largest correction to the logarithm of a pair's circuits
 FIRST_SCORE = 0.01  # factor on the initial weights of the output layer
-SHARE_STEPS = 60
 
 
 class PairLayer(eqx.Module):

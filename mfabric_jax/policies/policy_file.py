@@ -4,13 +4,15 @@ import hashlib
 import io
 import json
 import os
+from collections.abc import Callable
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
+import jax
 
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, whole
 from mfabric_jax.support.atomic import replacing
 from mfabric_jax.support.text_files import mapping_in
 
@@ -26,11 +28,6 @@ class Stored(NamedTuple):
     body: bytes
     path: str
 
-    def check_arrays(self, least: int) -> None:
-        """Raise `InputError` if the file is too small for `least` arrays."""
-        if least * LEAST_ARRAY > len(self.body):
-            raise InputError(NO_ARRAYS.format(self.path))
-
     def leaves(self, like: Tree) -> Tree:
         """Return the arrays as a tree with the structure, shapes and dtypes of `like`.
 
@@ -44,6 +41,21 @@ class Stored(NamedTuple):
         if opened.read(1):
             raise InputError(f"{self.path!r} holds more arrays than its first line announces.")
         return tree
+
+    def network(self, build: Callable[..., Tree]) -> Tree:
+        """Return the network that `build` makes from the header's settings and a key, with the arrays of the file.
+
+        Raise `InputError` if they do not fit.
+        """
+        settings = self.header["settings"]
+        self._check_arrays(whole("depth", settings["depth"]))
+        with jax.ensure_compile_time_eval():  # the first use may be inside jit
+            return self.leaves(eqx.filter_eval_shape(build, **settings, key=jax.random.key(0)))
+
+    def _check_arrays(self, least: int) -> None:
+        """Raise `InputError` if the file is too small for `least` arrays."""
+        if least * LEAST_ARRAY > len(self.body):
+            raise InputError(NO_ARRAYS.format(self.path))
 
 
 def write(path: str | os.PathLike[str], header: dict[str, Any], tree: Any) -> Path:

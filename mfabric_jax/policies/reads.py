@@ -14,10 +14,14 @@ from mfabric_jax.support.array_module import Array
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trained:
-    """A trained policy with its training `configuration`; called like any policy and equal only to itself."""
+    """A trained policy with its training `configuration`; called like any policy and equal only to itself.
+
+    `kind`: that of its file; None: it is from no file.
+    """
 
     model: Any
     configuration: Mapping[str, Any]
+    kind: str | None = None
 
     def __call__(
         self, demand: Array, region: Region, *, previous: Plan | None = None, key: Array | None = None, **settings: Any

@@ -13,7 +13,6 @@ methods are pure and work under `jit`, `vmap` and `lax.scan`. Give `shared`, the
 parallel chains, such as layers or replicas: one chain alone is a small sample.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -25,13 +24,13 @@ from jaxtyping import Array, Bool, Float, Int
 from mfabric_jax.checks import whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies.horizon import cycle_cost, should_reconfigure
-from mfabric_jax.routing import fluid_lower_bound
+from mfabric_jax.routing.exchange import SHARE_STEPS, Routing, check_routing, exchange_s
+from mfabric_jax.traffic.log_errors import mean_squared_error
 
 AGES = 24  # ages of circuits that are followed
 RECENT = 16  # demands on which circuits in place are compared with fresh ones
 OFTEN = 1 / 3  # part of the observations of age 0 that an age needs
 LEAST_SLOPE, MOST_SLOPE = 0.05, 1.5  # limits of what a second of loss expected says of the loss that comes
-Routing = str | Callable[..., Array]
 
 
 class Sums(NamedTuple):
@@ -84,16 +83,22 @@ class Ageing(NamedTuple):
 class Renewal(eqx.Module):
     """Decides when to reconfigure one region, from its demands so far.
 
-    - `routing`: a name that `fluid_lower_bound` times, or a function (region, circuits, demand) -> seconds.
+    - `routing`: "unsplit", "best-path", "split" or "relay", timed by `fluid_lower_bound`, or a function
+      (region, circuits, demand) -> seconds.
+    - `share_steps`: gradient steps towards relay shares, taken anew for each demand and each set of circuits.
     - `ages`: number of ages of circuits that are followed. `shared`: axis name of parallel chains.
+
+    Raise `InputError` for an unknown routing.
     """
 
     region: Region
     routing: Routing = eqx.field(static=True, default="split")
     ages: int = eqx.field(static=True, default=AGES)
     shared: str | None = eqx.field(static=True, default=None)
+    share_steps: int = eqx.field(static=True, default=SHARE_STEPS)
 
     def __check_init__(self):
+        check_routing(self.routing, self.share_steps)
         whole("ages", self.ages, at_least=2)
 
     def start(self, count: Int[Array, "S S"], families: int = 1) -> RenewalState:
@@ -180,8 +185,8 @@ class Renewal(eqx.Module):
             fresh=seconds[:, 0].astype(jnp.float32),
             product=(expected * lost).sum(1),
             square=(expected * expected).sum(1),
-            forecast_error=_squared_error(state.forecast, unit),
-            last_error=jnp.where(state.steps > 0, _squared_error(state.recent[0], unit), 0),
+            forecast_error=mean_squared_error(state.forecast, unit),
+            last_error=jnp.where(state.steps > 0, mean_squared_error(state.recent[0], unit), 0),
             bytes=demand.sum().astype(jnp.float32),
         )
         if self.shared is not None:
@@ -220,9 +225,7 @@ class Renewal(eqx.Module):
 
     def _seconds(self, count: Int[Array, "*B S S"], demand: Float[Array, "S S"]) -> Float[Array, "*B"]:
         def seconds_of(matrix: Array):
-            if callable(self.routing):
-                return self.routing(self.region, Circuits(matrix), demand)
-            return fluid_lower_bound(self.region, Circuits(matrix), demand, routing=self.routing)
+            return exchange_s(self.region, Circuits(matrix), demand, self.routing, self.share_steps)
 
         flat = count.reshape(-1, *count.shape[-2:])
         return jax.vmap(seconds_of)(flat).reshape(count.shape[:-2]).astype(jnp.float32)
@@ -236,12 +239,3 @@ def _unit(demand: Float[Array, "S S"]) -> Float[Array, "S S"]:
 
 def _push(recent: Float[Array, "R ..."], newest: Array) -> Float[Array, "R ..."]:
     return jnp.concatenate([newest[None].astype(recent.dtype), recent[:-1]])
-
-
-def _squared_error(guess: Float[Array, "S S"], demand: Float[Array, "S S"]) -> Float[Array, ""]:
-    """Return the mean squared log error of a guess, after removing its common scale."""
-    both = (guess > 0) & (demand > 0)
-    many = jnp.maximum(both.sum(), 1).astype(guess.dtype)
-    error = jnp.where(both, jnp.log(jnp.where(both, guess, 1)) - jnp.log(jnp.where(both, demand, 1)), 0)
-    error = jnp.where(both, error - error.sum() / many, 0)
-    return ((error**2).sum() / many).astype(jnp.float32)

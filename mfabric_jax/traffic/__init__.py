@@ -20,6 +20,7 @@ from mfabric_jax.traffic.tokens import Tokens as Tokens
 
 if TYPE_CHECKING:
     from mfabric_jax.flows.flows import Flows as Flows
+    from mfabric_jax.traffic.log_errors import error_of  # noqa: F401
     from mfabric_jax.traffic.placement_files import check_placement_fits, read_placement  # noqa: F401
     from mfabric_jax.traffic.predictor import WINDOW  # noqa: F401
     from mfabric_jax.traffic.predictor import predict_selections as predict_selections
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from mfabric_jax.traffic.recording import recorded_tokens as recorded_tokens
     from mfabric_jax.traffic.recording import save_tokens as save_tokens
     from mfabric_jax.traffic.samplers import sampler as sampler
-    from mfabric_jax.traffic.scenarios import error_of  # noqa: F401
     from mfabric_jax.traffic.scenarios import likely_demands as likely_demands
     from mfabric_jax.traffic.training import region_bytes as region_bytes
     from mfabric_jax.traffic.training import training_flows as training_flows
@@ -37,11 +37,12 @@ if TYPE_CHECKING:
 __getattr__ = at_first_use(
     __name__,
     {
+        "log_errors": ("error_of",),
         "placement_files": ("check_placement_fits", "read_placement"),
         "predictor": ("WINDOW", "predict_selections"),
         "recording": ("Recording", "axes_of", "open_trace", "recorded_tokens", "save_tokens"),
         "samplers": ("sampler",),
-        "scenarios": ("error_of", "likely_demands"),
+        "scenarios": ("likely_demands",),
         "training": ("Flows", "region_bytes", "training_flows"),
     },
 )

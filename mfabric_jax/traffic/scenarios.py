@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Float, Key
 
 from mfabric_jax.checks import InputError, whole
@@ -121,16 +120,3 @@ def _belief(forecast: Float[Array, "S S"], sigma) -> Belief:
 def _logarithm(forecast):
     some = forecast > 0
     return jnp.where(some, jnp.log(jnp.where(some, forecast, 1)), 0), some
-
-
-def error_of(past: Float[np.ndarray, "H S S"], true: Float[np.ndarray, "H S S"]) -> float:
-    """Return the standard deviation of past forecasts' log errors, after removing their common scale."""
-    past, true = np.asarray(past, float), np.asarray(true, float)
-    if past.shape != true.shape or past.ndim != 3 or not len(past):
-        raise InputError(f"past and true must both be [H S S], got {list(past.shape)} and {list(true.shape)}.")
-    both = (past > 0) & (true > 0)
-    log = np.log(np.where(both, past, 1)) - np.log(np.where(both, true, 1))
-    count = np.maximum(both.sum((1, 2), keepdims=True), 1)
-    residual = np.where(both, log - log.sum((1, 2), keepdims=True) / count, 0)
-    free = max(both.sum() - both.any((1, 2)).sum(), 1)
-    return float(np.sqrt((residual**2).sum() / free))

@@ -7,6 +7,7 @@ from mfabric_jax.policies import LayerPlans, check_legal, exact_circuits, get, j
 from mfabric_jax.policies.index_rule import Index
 from mfabric_jax.policies.local_search import local_search, threshold
 from mfabric_jax.policies.network import PolicyNetwork
+from mfabric_jax.policies.renewal import Renewal
 from mfabric_jax.policies.sample_average import sample_average
 
 REGION = Region(5, 400.0)
@@ -45,6 +46,11 @@ REFUSED = [
     (lambda: joint(ONE, REGION, enough=-0.1), "enough must be finite and not negative, got -0.1"),
     (lambda: LayerPlans.first(REGION, 0), "layers must be a whole number of at least 1, got 0"),
     (lambda: exact_circuits(REGION, ONE * np.nan), "demand must be finite and not negative"),
+    (
+        lambda: Renewal(REGION, routing="fair"),
+        "routing 'fair' is unknown; allowed: unsplit, best-path, split, relay",
+    ),
+    (lambda: Renewal(REGION, share_steps=-1), "share_steps must be a whole number of at least 0, got -1"),
     (lambda: Index(spread=1.5), "spread must be at most 1, got 1.5"),
     (lambda: PolicyNetwork(2, 1, key=None), "width must be a whole number of at least 3, got 2"),
     (illegal([[0, 1], [0, 0]]), "policy mine gave circuits that break a rule: they must be symmetric"),

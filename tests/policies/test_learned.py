@@ -227,7 +227,7 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path):
         assert refused(load, stored).endswith("is damaged: the bytes after its first line have changed.")
     for fields, said in (
         ({"mfabric_jax": 2}, "must have the layout 1, got 2."),
-        ({"kind": "checkpoint"}, "'checkpoint' is unknown; allowed: network, index, module."),
+        ({"kind": "checkpoint"}, "'checkpoint' is unknown; allowed: network, index, ahead, module."),
         ({"settings": {"width": 9, "depth": 4096}}, "does not hold the arrays"),  # nor are they made to see it
         ({"settings": {"width": 9, "depth": 1}}, "does not hold the arrays that its first line announces."),
         ({"settings": {"depth": 1, "girth": 6}}, "lacks what a policy of kind 'network' needs."),

@@ -5,10 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mfabric_jax import Circuits
 from mfabric_jax.policies.renewal import Renewal
+from mfabric_jax.routing import Plan, fluid_lower_bound, relay_shares
 from tests.policies import markov
 
-EVEN = jnp.asarray(markov.SETS[0])
+SETS = jnp.asarray(markov.SETS)
+EVEN = SETS[0]
+RING, DOUBLED = SETS[4], SETS[9]  # 0-2-1-3-0, and two circuits each for 0-1 and 2-3
+FEW = 8  # steps towards relay shares
 
 
 @pytest.mark.parametrize(("stay", "delay"), [(0.8, 3e-3), (0.95, 1e-2), (0.95, 3e-2)])
@@ -83,3 +88,41 @@ def test_averages_are_shared_along_the_named_axis_and_batches_are_those_looped()
             np.testing.assert_allclose(batched[number], looped, rtol=1e-5)
     np.testing.assert_allclose(together.fresh[0], together.fresh[1])
     np.testing.assert_allclose(together.fresh[0], apart.fresh.mean(0), rtol=1e-5)
+
+
+def relay_s(count, demand):
+    """Seconds of demand of one byte, with shares of its own."""
+    part = demand / demand.sum()
+    shares = relay_shares(markov.REGION, Circuits(count), part, steps=FEW)
+    return float(fluid_lower_bound(markov.REGION, Plan(Circuits(count), shares), part, routing="relay"))
+
+
+def test_under_relay_it_learns_from_shares_of_every_demand():
+    controller = Renewal(markov.REGION, routing="relay", share_steps=FEW, ages=2)
+    demands = demand_of((0, 1), (1, 0)), demand_of((0, 1), (1, 2)), demand_of((0, 1), (2, 3))
+    proposals = DOUBLED, RING, EVEN
+    state, lost, fresh = controller.start(EVEN), np.zeros(2), 0.0
+    for step, demand in enumerate(demands):
+        state, _ = controller.decide(state, demand, proposals[step][None], 0.0, may=False)
+        state = controller.observe(state, demand)
+        seconds = [relay_s(proposals[step - age], demand) for age in range(min(step, 1) + 1)]
+        lost[: len(seconds)] += np.subtract(seconds, seconds[0])
+        fresh += seconds[0]
+    np.testing.assert_allclose(state.sums.lost[0], lost, rtol=1e-3)
+    np.testing.assert_allclose(state.sums.fresh, [fresh], rtol=1e-4)
+    assert lost[1] > 0.1 * fresh
+
+
+def test_under_relay_it_changes_circuits_that_relaying_cannot_replace():
+    """After one all-to-all nothing is known of ageing: a change must save its delay at the next one."""
+    demand = demand_of((0, 1), (1, 0))
+
+    def changes(count, routing, delay_s):
+        controller = Renewal(markov.REGION, routing=routing, share_steps=FEW, ages=2)
+        state, _ = controller.decide(controller.start(count), demand, DOUBLED[None], 0.0, may=False)
+        return bool(controller.decide(controller.observe(state, demand), demand, DOUBLED[None], delay_s)[1])
+
+    for count in (EVEN, RING):
+        saved_s = (relay_s(count, demand) - relay_s(DOUBLED, demand)) * float(demand.sum())
+        assert [changes(count, "relay", part * saved_s) for part in (0.9, 1.1)] == [True, False]
+        assert changes(count, "split", 1.1 * saved_s) is (count is RING)

@@ -11,10 +11,10 @@ from mfabric_jax import traffic, workload
 from mfabric_jax.traffic import Knobs, Recording, Tokens, predictor
 from mfabric_jax.traffic.alltoallv import ExchangeIndex, dispatch_matrix, write_alltoallv
 from mfabric_jax.traffic.dispatch import inside_bytes
+from mfabric_jax.traffic.log_errors import error_of
 from mfabric_jax.traffic.placement import SlotLayout, placement_policy, tokens_by_slot
 from mfabric_jax.traffic.placement_files import ExpertPlacement, check_placement_fits, placement_in, write_placement
 from mfabric_jax.traffic.predictor import hit_rate, total_variation
-from mfabric_jax.traffic.scenarios import error_of
 from mfabric_jax.traffic.training import (
     expert_flows,
     point_to_point,

@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.traffic.scenarios import error_of, expected_demand, likely_demands, log_moments
+from mfabric_jax.traffic.log_errors import error_of
+from mfabric_jax.traffic.scenarios import expected_demand, likely_demands, log_moments
 
 SERVERS = 12
 OFF = ~np.eye(SERVERS, dtype=bool)

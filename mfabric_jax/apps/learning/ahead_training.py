@@ -36,11 +36,12 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from mfabric_jax import units
 from mfabric_jax.apps.learning.sources import BYTES_PER_SERVER, Drift
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.policies import policy_file
+from mfabric_jax.policies import save
 from mfabric_jax.policies.ahead import AheadNetwork, Scores, deal_ahead, drifting, log_demands
 from mfabric_jax.policies.paced import split_latest
 from mfabric_jax.policies.samples import Samples
 from mfabric_jax.routing import degree_bound, fluid_lower_bound
+from mfabric_jax.traffic.log_errors import mean_squared_error
 
 SEEN = 16  # demands of history
 NICS = ((6, 2), (4, 1), (7, 1), (4, 4))  # optical and electrical
@@ -142,13 +143,10 @@ def jump(source: Drift, key: PRNGKeyArray, state: Any, steps: Float[Array, ""]) 
 def _mix(forecast: Array, error: Array, history: Array) -> tuple[Float[Array, "S S"], Float[Array, ""]]:
     """Return forecast and last demand, weighted by their errors as in `Renewal.expect`, and the error of this."""
     off = ~jnp.eye(len(forecast), dtype=bool)
-    many = off.sum().astype(jnp.float32)
-    logs = jnp.log(jnp.where(off[None], history, 1))
-    wrong = jnp.where(off[None], logs[1:] - logs[:-1], 0)
-    wrong = jnp.where(off[None], wrong - (wrong.sum((1, 2)) / many)[:, None, None], 0)
-    errors = error**2, (wrong**2).sum((1, 2)).mean() / many
+    errors = error**2, mean_squared_error(history[:-1], history[1:]).mean()
     weight = errors[1] / jnp.maximum(errors[0] + errors[1], SMALLEST)
-    mixed = jnp.exp(weight * jnp.log(jnp.where(off, forecast, 1)) + (1 - weight) * logs[-1])
+    new, last = (jnp.log(jnp.where(off, demand, 1)) for demand in (forecast, history[-1]))
+    mixed = jnp.exp(weight * new + (1 - weight) * last)
     return jnp.where(off, mixed, 0), jnp.sqrt(weight**2 * errors[0] + (1 - weight) ** 2 * errors[1])
 
 
@@ -299,11 +297,6 @@ def train(settings: AheadTraining, tell: Callable[[int, float, AheadNetwork], No
     return network
 
 
-def save_ahead(path: str, network: AheadNetwork, settings: AheadTraining) -> None:
-    header = {"kind": "ahead", "settings": network.settings(), "configuration": settings._asdict()}
-    policy_file.write(path, header, network)
-
-
 def main(arguments: list[str]) -> None:
     """Write FILE.policy; further arguments are settings, as in steps=2400."""
     path, *changes = arguments
@@ -319,9 +312,9 @@ def main(arguments: list[str]) -> None:
         if (step + 1) % 100 == 0:
             mean = sum(losses[-100:]) / 100
             print(f"step {step + 1}, {time.perf_counter() - start:.0f} s: {mean:.4f} degree bounds", flush=True)
-            save_ahead(path, network, settings)
+            save(path, network, settings._asdict())
 
-    save_ahead(path, train(settings, tell), settings)
+    save(path, train(settings, tell), settings._asdict())
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from mfabric_jax.policies.weighing import relative_delay
 from mfabric_jax.routing import Plan, degree_bound
 from mfabric_jax.routing.potentials import minimise
 from mfabric_jax.traffic.demand_families import noisy_forecast
+from mfabric_jax.traffic.log_errors import log_errors
 from mfabric_jax.traffic.samplers import drifting
 from mfabric_jax.traffic.scenarios import expected_demand
 
@@ -56,12 +57,9 @@ def popularity(demand: Float[Array, "S S"]) -> Float[Array, "S S"]:
 
 
 def error_spread(forecast: Float[Array, "T S S"], demand: Float[Array, "T S S"]) -> Float[Array, ""]:
-    """Return the standard deviation of the log errors, after removing each demand's common scale."""
-    both = (forecast > 0) & (demand > 0)
-    log = jnp.where(both, jnp.log(jnp.where(both, forecast, 1)) - jnp.log(jnp.where(both, demand, 1)), 0)
-    many = both.sum((1, 2), keepdims=True).astype(demand.dtype)
-    residual = jnp.where(both, log - log.sum((1, 2), keepdims=True) / jnp.maximum(many, 1), 0)
-    return jnp.sqrt((residual**2).sum() / jnp.maximum(both.sum().astype(demand.dtype), 1))
+    """Return the standard deviation of the `log_errors` of all pairs."""
+    error, both = log_errors(forecast, demand)
+    return jnp.sqrt((error**2).sum() / jnp.maximum(both.sum().astype(demand.dtype), 1))
 
 
 def predict_from_previous(

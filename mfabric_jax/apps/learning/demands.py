@@ -20,9 +20,9 @@ from mfabric_jax.traffic.demand_families import (
 )
 from mfabric_jax.traffic.generator import TrafficShape, draw
 from mfabric_jax.traffic.knobs import WORKLOADS
+from mfabric_jax.traffic.log_errors import error_of
 from mfabric_jax.traffic.predictor import WINDOW
 from mfabric_jax.traffic.samplers import SPLITS, split_key, split_records
-from mfabric_jax.traffic.scenarios import error_of
 
 POOL = 192  # most demands that a pool takes from one source
 DRAWN_AT_ONCE = 24  # demands drawn at a time; gates need much memory

@@ -23,11 +23,12 @@ from jaxtyping import Array, Bool, Float, Int
 from mfabric_jax import units
 from mfabric_jax.apps.learning.sources import Drift, Recorded
 from mfabric_jax.apps.learning.spaces import Box, Dict, Discrete
-from mfabric_jax.apps.learning.step_costs import SHARE_STEPS, Routing, change_s, check_routing, exchange_s
+from mfabric_jax.apps.learning.step_costs import change_s
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Policy, round_scores, uniform
 from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound
+from mfabric_jax.routing.exchange import SHARE_STEPS, Routing, check_routing, exchange_s
 from mfabric_jax.support.arrays import floats
 from mfabric_jax.support.host_arrays import NO_NAN, real_numbers
 

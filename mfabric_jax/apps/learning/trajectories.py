@@ -11,13 +11,14 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from mfabric_jax.apps.learning.step_costs import SHARE_STEPS, Routing, change_s, check_routing, exchange_s
+from mfabric_jax.apps.learning.step_costs import change_s
 from mfabric_jax.checks import InputError, of_type
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.region import legality
 from mfabric_jax.policies import uniform
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.demand import demands_between_servers
+from mfabric_jax.routing.exchange import SHARE_STEPS, Routing, check_routing, exchange_s
 from mfabric_jax.support.arrays import counts, floats_or_nan
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from mfabric_jax.apps.learning.sources import Drift
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.policies import get, greedy, reads_of
+from mfabric_jax.policies import get, get_suitable, greedy, load, reads_of, save
 from mfabric_jax.policies.ahead import AheadNetwork, ahead, choose_ahead, imagine, mean_power, shipped_ahead
 from mfabric_jax.routing import fluid_lower_bound
 from tests.policies.drawn import assert_legal, hostile, region
@@ -45,6 +46,29 @@ def test_before_training_it_is_greedy():
         np.testing.assert_array_equal(count, greedy(every[step], REGION, rule="next").circuits.count)
         trained = first_proposal(shipped_ahead(), every[step], every[:step])
         assert (trained != count).any()
+
+
+def test_a_network_of_a_file_is_the_policy_with_it(tmp_path):
+    network = AheadNetwork(6, 1, key=jax.random.key(1))
+    weight = 3 * jax.random.normal(jax.random.key(2), network.score.weight.shape, jnp.float32)
+    network = eqx.tree_at(lambda network: network.score.weight, network, weight)
+    path, every = str(save(tmp_path / "some.policy", network, {"steps": 0})), drifting(1, 24)[0]
+    assert (load(path).kind, load(path).configuration) == ("ahead", {"steps": 0})
+    for tries, scenarios in ((1, 0), (4, 8)):
+        policy = get(path, horizon=4.0, tries=tries, scenarios=scenarios)
+        settings = jax.random.key(0), 4.0, None, "split", tries, scenarios
+        count, *others = (
+            choose_ahead(other, every[16], every[:16], REGION, *settings) for other in (network, shipped_ahead())
+        )
+        np.testing.assert_array_equal(policy(every[16], REGION, history=every[:16]).circuits.count, count)
+        assert scenarios or (count != others[0]).any()
+
+
+@pytest.mark.parametrize(("routing", "nearest"), [("relay", "split"), ("best-path", "unsplit"), ("split", "split")])
+def test_under_a_routing_that_it_cannot_optimise_for_it_takes_the_nearest(tmp_path, routing, nearest):
+    path = str(save(tmp_path / "some.policy", shipped_ahead()))
+    for name in ("ahead", path):
+        assert get_suitable(name, routing=routing).keywords == {"routing": nearest}
 
 
 def test_the_order_of_servers_does_not_matter():

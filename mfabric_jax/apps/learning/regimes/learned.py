@@ -20,6 +20,7 @@ from mfabric_jax.apps.learning.regimes.controls import (
 )
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies.ahead import SCENARIOS, TRIES, AheadNetwork, choose_ahead, shipped_ahead
+from mfabric_jax.traffic.log_errors import mean_squared_error
 
 HORIZONS = (1, 4, 12)  # all-to-alls that circuits are proposed for
 
@@ -76,11 +77,7 @@ def histories(chains: Chains) -> Float[Array, "B T H S S"]:
 
 def errors_so_far(expected: Float[Array, "B T S S"], demand: Float[Array, "B T S S"]) -> Float[Array, "T"]:
     """Return the root mean squared log error of the expected demands before each all-to-all, over all chains."""
-    both = (expected > 0) & (demand > 0)
-    many = jnp.maximum(both.sum((2, 3)), 1).astype(expected.dtype)
-    wrong = jnp.where(both, jnp.log(jnp.where(both, expected, 1)) - jnp.log(jnp.where(both, demand, 1)), 0)
-    wrong = jnp.where(both, wrong - (wrong.sum((2, 3)) / many)[..., None, None], 0)
-    square = ((wrong**2).sum((2, 3)) / many).mean(0)
+    square = mean_squared_error(expected, demand).mean(0)
     before = jnp.concatenate([jnp.zeros(1, square.dtype), jnp.cumsum(square)[:-1]])
     return jnp.sqrt(before / jnp.maximum(jnp.arange(len(square), dtype=square.dtype), 1))
 
