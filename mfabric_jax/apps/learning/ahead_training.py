@@ -219,7 +219,7 @@ def relaxed(network: AheadNetwork, lessons: Exercise, key: PRNGKeyArray, setting
             unused = jnp.zeros(len(lesson.future), jnp.float32)
             pairs, relaying = lesson.future / scale, jnp.ones((), jnp.float32)
             samples = Samples(pairs, unused, unused, region.degrees, ports, relaying)
-            return split_latest(samples, count, SOFT).mean()
+            return split_latest(samples, count, jnp.asarray(SOFT, jnp.float32)).mean()
 
         return jax.vmap(soften)(lessons, jax.random.split(key, len(lessons.horizon))).mean()
 
