@@ -23,12 +23,9 @@ from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.routing.region import unsplit_times_now
 from mfabric_jax.support import programs
 from mfabric_jax.support.arrays import group_numbers
-from mfabric_jax.support.platforms import OLDER_FUSIONS, platform
+from mfabric_jax.support.platforms import QUICKLY_COMPILED, platform
 
 LANES, WITH_MEMORY = 64, 8  # questions per chunk on a CPU: for policies that read the demand alone, and for others
-QUICKLY_COMPILED = {"xla_backend_optimization_level": 1} | (
-    {"xla_cpu_use_fusion_emitters": False} if OLDER_FUSIONS else {}
-)
 
 
 def region_functions(

@@ -95,12 +95,14 @@ def swaps(
     total, chosen = lax.top_k(total, min(many, len(a)))
     b, d = jnp.divmod(pick, servers + 1)
 
+    server = jnp.arange(servers + 1, dtype=pair.dtype)
+    signs = jnp.asarray((1, -1, -1, 1), count.dtype)[:, None, None]
+
     def apply_swap(a: Array, b: Array, c: Array, d: Array, possible: Array):
-        wide = jnp.pad(count, (0, 1))
         left, right = jnp.where((b == servers) & (free[a] > 1), a, b), jnp.where((d == servers) & (free[c] > 1), c, d)
-        for i, j, change in ((a, c, 1), (a, b, -1), (c, d, -1), (left, right, 1)):
-            wide = wide.at[i, j].add(change).at[j, i].add(change)
-        new = jnp.where(own, 0, wide[:-1, :-1])
+        first, second = (jnp.stack(ends)[:, None] == server[None] for ends in ((a, a, c, left), (c, b, d, right)))
+        change = jnp.where(first[:, :, None] & second[:, None, :], signs, 0).sum(0, dtype=count.dtype)[:-1, :-1]
+        new = jnp.where(own, 0, count + change + change.T)
         return jnp.where(possible, new, count)
 
     return jax.vmap(apply_swap)(a[chosen], b[chosen], c[chosen], d[chosen], jnp.isfinite(total))

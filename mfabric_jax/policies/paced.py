@@ -68,7 +68,7 @@ def paced_worth(samples: Samples, count: Int[Array, "S S"], routing: str) -> Wor
     weights = [weigh(seconds) for seconds in links]
     total = functools.reduce(jnp.add, [weight.sum((0, 1, 2), keepdims=True) for weight in weights])
 
-    def change(by: int):
+    def change(by: Array):
         own = jnp.eye(len(count), dtype=demand.dtype)[..., None]
         after = jnp.maximum(circuit[:, None] + by * own, 0)  # [S S S]: of a changed partner and a server
         ports = port_times(after[:, :, None, :, None], demand[:, None], port[None], links[0])  # [S 2 S K]
@@ -78,7 +78,8 @@ def paced_worth(samples: Samples, count: Int[Array, "S S"], routing: str) -> Wor
         then = jnp.maximum(total[:, 0] + more + jnp.swapaxes(more, 0, 1), tiny)
         return jnp.moveaxis(softness[:, 0] * jnp.log(then / total[:, 0]), 2, 0)
 
-    return Worth(jnp.where((count > 0)[None], change(-1), jnp.inf), -change(1))
+    fewer, more = jax.vmap(change)(jnp.asarray((-1, 1), demand.dtype))
+    return Worth(jnp.where((count > 0)[None], fewer, jnp.inf), -more)
 
 
 # ------------------------------------------------------------------------------- ports; samples are the last axis

@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
-from jaxtyping import Float, Int, PRNGKeyArray
+from jaxtyping import Float, Int, Num, PRNGKeyArray
 
 from mfabric_jax import policies
-from mfabric_jax.checks import InputError, format_value, not_negative, of_type, one_of, whole
+from mfabric_jax.checks import InputError, concrete, format_value, not_negative, of_type, one_of, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies.arguments import circuits_before, demand_of, demands_of, unless_nan
 from mfabric_jax.policies.circuit_search import (
@@ -53,7 +53,7 @@ from mfabric_jax.routing.relay_steps import settled_shares
 from mfabric_jax.support.array_module import Array
 from mfabric_jax.support.arrays import floats, floats_or_nan
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE
-from mfabric_jax.support.platforms import in_step, map_members
+from mfabric_jax.support.platforms import QUICKLY_COMPILED, in_step, map_members, platform
 
 if TYPE_CHECKING:
     from mfabric_jax.policies import Policy
@@ -119,36 +119,26 @@ def sample_average(
         weights = floats_or_nan("weights", weights, NOT_NEGATIVE, demand.dtype)
         if weights.shape != several.shape[:1]:
             raise InputError(f"weights must be [K] = [{len(several)}], got {list(weights.shape)}.")
-    samples = samples_of(several, region, weights)
-    key = jax.random.key(0) if key is None else key
+    first = first_circuits(several, weights, region, start, previous, key)
     at_once = max(LANES // len(several), 1)
-    first = first_circuits(several, samples, region, start, previous, key)
     search = Search(
         *(routing, routes, tail, rounds, swaps, steps, starts, previous is not None, at_once),
         enough=enough,
         begins=start is not None,
     )
-    result = _search(search)(samples, first, key)
-    circuits = Circuits(unless_nan(result.count, samples.mean))
-    if routing != "relay":
-        return Plan(circuits)
-    if routes == "fixed":
-        return Plan(circuits, _whole(shares_of(samples, result.count, result.state)))
-    if start is None:
-        shares = jax.vmap(lambda sample: relay_shares(region, circuits, sample, steps=share_steps))(several)
-    else:
-        shares = jax.vmap(functools.partial(settled_shares, region, circuits))(several, result.state)
-    return Plan(circuits, shares if demand.ndim == 3 else shares[0])
+    inputs = several, weights, region, first, key
+    alone = platform() == "cpu" and all(map(concrete, jax.tree.leaves(inputs)))
+    return _planning(search, share_steps, demand.ndim == 2, alone)(*inputs)
 
 
 def first_circuits(
     demands: Float[Array, "K S S"],
-    samples: Samples,
+    weights: Float[Array, "K"] | None,
     region: Region,
     start: "str | Policy | None",
     previous: Plan | None,
-    key: PRNGKeyArray,
-) -> Int[Array, "C S S"]:
+    key: PRNGKeyArray | None,
+) -> list[Num[Array, "S S"]]:
     """Return the previous circuits, if any, and those of the policy `start` for the mean demand, if they are others."""
     before = circuits_before(previous, region)
     counts = [] if before is None else [before]
@@ -157,10 +147,11 @@ def first_circuits(
         if not callable(policy):
             raise InputError(f"start must be a policy, by name or as a function, got {format_value(start)}.")
         if before is None or policy is not keep:
-            mean = (samples.weight[:, None, None] * demands).sum(0)
+            weight = samples_of(demands, region, weights).weight
+            mean = (weight[:, None, None] * demands).sum(0)
+            key = jax.random.key(0) if key is None else key
             counts.append(policy(mean, region, previous=previous, key=key).circuits.count)
-    nothing = jnp.zeros((0, region.servers, region.servers), jnp.int32)
-    return jnp.stack([count.astype(jnp.int32) for count in counts]) if counts else nothing
+    return counts
 
 
 def _whole(shares: Float[Array, "S S S+2"]) -> Float[Array, "S S S+2"]:
@@ -306,8 +297,35 @@ def stages(search: Search) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 
 @functools.cache
-def _search(search: Search) -> Callable[..., Any]:
-    return jax.jit(batch_stages(*stages(search), search.at_once, search.routing != "relay"))
+def _planning(search: Search, share_steps: int, single: bool, alone: bool) -> Callable[..., Plan]:
+    """Return the function (demands, weights, region, first circuits, key) -> plan.
+
+    It is one program, under relay routing one beside small ones: there, other rounding can end in other circuits.
+    `single`: adaptive shares are those of the only demand. `alone`: no program surrounds this one, so that it can have
+    compiler options.
+    """
+    relayed = search.routing == "relay"
+    decide = batch_stages(*stages(search), search.at_once, not relayed)
+    if relayed:
+        decide = jax.jit(decide)
+
+    def plan(demands: Array, weights: Array | None, region: Region, first: list[Array], key: Array | None) -> Plan:
+        samples, key = samples_of(demands, region, weights), jax.random.key(0) if key is None else key
+        nothing = jnp.zeros((0, region.servers, region.servers), jnp.int32)
+        before = jnp.stack([count.astype(jnp.int32) for count in first]) if first else nothing
+        result = decide(samples, before, key)
+        circuits = Circuits(unless_nan(result.count, samples.mean))
+        if not relayed:
+            return Plan(circuits)
+        if search.routes == "fixed":
+            return Plan(circuits, _whole(shares_of(samples, result.count, result.state)))
+        if search.begins:
+            shares = jax.vmap(functools.partial(settled_shares, region, circuits))(demands, result.state)
+        else:
+            shares = jax.vmap(lambda demand: relay_shares(region, circuits, demand, steps=share_steps))(demands)
+        return Plan(circuits, shares[0] if single else shares)
+
+    return plan if relayed else jax.jit(plan, compiler_options=QUICKLY_COMPILED if alone else None)
 
 
 def _both(first: Found, second: Found) -> Found:

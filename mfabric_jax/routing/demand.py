@@ -41,8 +41,7 @@ def _without_own(field: str, demand: Float[Array, "... S S"], rule: NumberRule) 
     if (known := known_values(demand)) is not None:
         refuse(field, np.where(own, 0, known), rule)
     else:
-        demand = mark_forbidden(demand, FROM_0_TO_INFINITY)
-    own = jnp.eye(demand.shape[-1], dtype=bool)
+        demand, own = mark_forbidden(demand, FROM_0_TO_INFINITY), jnp.eye(demand.shape[-1], dtype=bool)
     return jnp.where(own if demand.ndim == 2 else own[None], 0, demand)
 
 

@@ -22,6 +22,9 @@ from mfabric_jax.checks import InputError
 RECORDED = "--xla_gpu_enable_command_buffer=+WHILE,+CONDITIONAL"  # otherwise the host reads the predicate of each loop
 # Whether XLA still has its older code generator for fusions and an option for it; removed in 0.11.1 or 0.11.2.
 OLDER_FUSIONS = jax.__version_info__ < (0, 11, 1)
+QUICKLY_COMPILED = {"xla_backend_optimization_level": 1} | (
+    {"xla_cpu_use_fusion_emitters": False} if OLDER_FUSIONS else {}
+)
 CPU_INFO = pathlib.Path("/proc/cpuinfo")
 _named: contextvars.ContextVar[str | None] = contextvars.ContextVar("platform", default=None)
 

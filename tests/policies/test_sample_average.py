@@ -203,6 +203,16 @@ def test_one_demand_is_a_sample():
     np.testing.assert_array_equal(one.shares, sample.shares[0])
 
 
+def test_a_call_outside_programs_compiles_one_and_chooses_the_same(caplog):
+    demand, region = drawn(1, FEW), Region(SERVERS, 400.0, np.full(SERVERS, 3, np.int32), np.ones(()))
+    with jax.log_compiles():
+        alone = sample_average(demand, region, routing="split", **QUICK)
+    compiled = [record.getMessage() for record in caplog.records if "XLA compilation" in record.getMessage()]
+    assert sum("jit(plan)" in message for message in compiled) == 1
+    assert len(compiled) <= 3, "the diagonal and the slice of a demand are small programs of their own"
+    np.testing.assert_array_equal(alone.circuits.count, few(demand, how=(*RELAY[:2], "split")).circuits.count)
+
+
 def test_a_batch_is_its_loop():
     cases = [
         (jnp.asarray(drawn(seed, FEW)), np.full(SERVERS, degree, np.int32), np.ones(()))
