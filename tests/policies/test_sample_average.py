@@ -209,7 +209,7 @@ def test_a_call_outside_programs_compiles_one_and_chooses_the_same(caplog):
         alone = sample_average(demand, region, routing="split", **QUICK)
     compiled = [record.getMessage() for record in caplog.records if "XLA compilation" in record.getMessage()]
     assert sum("jit(plan)" in message for message in compiled) == 1
-    assert len(compiled) <= 3, "the diagonal and the slice of a demand are small programs of their own"
+    assert len(compiled) <= 3, "reading a NumPy array and clearing its diagonal are small programs of their own"
     np.testing.assert_array_equal(alone.circuits.count, few(demand, how=(*RELAY[:2], "split")).circuits.count)
 
 
