@@ -14,7 +14,7 @@ import numpy as np
 from mfabric_jax.case.network import GRAPH, MODULES, NAMES, Network
 from mfabric_jax.checks import not_negative, one_of, whole
 from mfabric_jax.fabric.cluster import Cluster
-from mfabric_jax.fabric.cost import Prices, Watts
+from mfabric_jax.fabric.cost import SHARP_PORT, Prices, Watts
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.site import FabricSite
 
@@ -75,8 +75,8 @@ def cost_table(
     """Return the network cost of one server: a row for each part of each group of NICs.
 
     Columns: `attached_to`, `part`, `count` per server, `unit_usd`, `usd` (None: price unknown). Further rows: what
-    `gpus` GPUs (None: all that are built in) pay besides NICs (nvl72, mfabric-cpo), and the rack switch if it has a
-    price. `settings`: as in `cluster`.
+    `gpus` GPUs (None: all that are built in) pay besides NICs (nvl72, mfabric-cpo), what switch ports pay for SHARP if
+    `network.in-network.sharp` has it, and the rack switch if it has a price. `settings`: as in `cluster`.
     """
     return site_table(get(name), _site(name, gpus, settings), nic_gbps, prices or Prices())
 
@@ -110,6 +110,8 @@ def _count_parts(on: Fabric, site: FabricSite, rack: bool) -> list[tuple[str, st
         for part, count in group.attachment.counts.items()
         if np.any(group.nics)
     ]
+    if site.network.in_network.sharp:
+        counts.append(("switches that reduce", SHARP_PORT, sum(n for _, part, n in counts if part == "switch_port")))
     if on.about.domains is not None:
         field, what = on.about.domains.price
         counts.append((what, field, site.gpus_per_server))
