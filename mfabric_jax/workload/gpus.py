@@ -62,8 +62,8 @@ class Gpu:
                 checks.whole(field, getattr(self, field))
         if self.nvls and self.nvls_over_ring is None:
             raise InputError(
-                f"gpu.nvls needs NVSwitches that reduce, as those of H100 and later GPUs do (nvls_over_ring in the file "
-                f"of a GPU), got {self.name}."
+                f"gpu.nvls needs NVSwitches that reduce, as those of H100 and later GPUs do (nvls_over_ring in the "
+                f"file of a GPU), got {self.name}."
             )
 
     @property

@@ -144,7 +144,9 @@ def _check_reductions(config: Replay, case: Case) -> None:
     if not named and not sharp:
         return
     if config.graph is not None:
-        raise InputError(f"algorithms must not name {REDUCED_BY_SWITCHES} on a graph, whose file names no such switches.")
+        raise InputError(
+            f"algorithms must not name {REDUCED_BY_SWITCHES} on a graph, whose file names no such switches."
+        )
     if not sharp:
         raise InputError(
             f"algorithms may name {REDUCED_BY_SWITCHES} only if network.in-network.sharp is true: the switches of "

@@ -148,10 +148,11 @@ HIERARCHICAL: Builds = {
 
 
 # An all-reduce by switches (SHARP): every member sends all bytes up a tree of switches and receives their sum. Messages
-# join members only, so a message of all bytes to the next member stands for its way up and that member's way down. In the
-# order of servers, every NIC, and every switch that members are below and beyond, then carries all bytes once up and once
-# down, as on the tree: the narrowest link decides. Nothing is sent before all members have begun, and no member ends
-# before all bytes have arrived, since a switch adds up what all send. Between servers rail by rail, as "hierarchical".
+# join members only, so a message of all bytes to the next member stands for its way up and that member's way down. In
+# the order of servers, every NIC, and every switch that members are below and beyond, then carries all bytes once up
+# and once down, as on the tree: the narrowest link decides. Nothing is sent before all members have begun, and no
+# member ends before all bytes have arrived, since a switch adds up what all send. Between servers rail by rail, as
+# "hierarchical".
 
 
 def _by_switches(server) -> Pattern:
