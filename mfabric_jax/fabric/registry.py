@@ -95,7 +95,7 @@ def site_table(on: Fabric, site: FabricSite, nic_gbps: Any, prices: Prices) -> l
     rows: list[dict[str, Any]] = []
     for to, part, count in _count_parts(on, site, bool(prices.rack_switch_per_server)):
         unit = prices.price_of(part, nic_gbps)
-        dollars = None if unit is None else count * unit
+        dollars = None if unit is None else 1.0 * count * unit  # integers of a file may exceed those of arrays
         rows.append({"attached_to": to, "part": part, "count": count, "unit_usd": unit, "usd": dollars})
     return rows
 
@@ -152,7 +152,7 @@ def site_watts(on: Fabric, site: FabricSite, nic_gbps: Any, watts: Watts) -> Any
         (watts.watts_of(part, nic_gbps), count)
         for _, part, count in _count_parts(on, site, bool(watts.rack_switch_per_server))
     ]
-    return None if any(each is None for each, _ in drawn) else site.servers * sum(each * count for each, count in drawn)
+    return None if any(each is None for each, _ in drawn) else site.servers * sum(1.0 * count * each for each, count in drawn)
 
 
 def no_price(name: str, prices: Prices | None = None) -> str | None:
