@@ -200,6 +200,7 @@ nics = 4
 watts = 650
 usd = 25000
 nvswitches = 4
+nvls_over_ring = 0.8
 source = "our tender"
 """
 beside(
@@ -271,6 +272,7 @@ switch_port = [300, 1000]
 ocs_port = 300
 fibre_per_metre = 0.5
 metres_per_link = 100
+sharp_port = 40
 [gpus.H100-SXM]
 usd = 22000
 [watts]

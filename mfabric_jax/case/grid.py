@@ -118,6 +118,7 @@ OF_BILLS: tuple[str, ...] = (  # settings of costs and failures
 )
 # Settings that a command does not read, each with a hint: commands about links, and commands about times and bytes.
 UNREAD_BY_LINKS: dict[str, str] = dict.fromkeys((*OF_COMPUTING, *OF_BILLS), "")
+UNREAD_BY_LINKS |= {"gpu.nvls": "; times inside servers are those of links"}
 UNREAD_BY_LINKS |= {"network.alpha_s": "; the latency of a link is network.link_delay_s"}
 UNREAD_BY_TIMES: dict[str, str] = dict.fromkeys(OF_BILLS, "")
 MOST_CASES = 2**26  # every column has an entry per case

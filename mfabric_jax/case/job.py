@@ -77,6 +77,13 @@ class GpuSettings(SettingsGroup, frozen=True):
     gpus_per_server: Annotated[Count | None, doc("GPUs in a server.")] = None
     scale_up_gpus: Annotated[Count | None, doc("GPUs in an NVLink domain (nvl72, mfabric-cpo).")] = None
     nvswitches: Annotated[Count | None, doc("NVSwitches in a server or domain; read by mfabric failures only.")] = None
+    nvls: Annotated[
+        bool,
+        doc(
+            "NVSwitches reduce (NVLS, from H100 on) in all-reduces inside a server whose times are not measured: those"
+            " of gradients, and of TP where the GPU's kernels were not measured and job.parallel.sequence is false."
+        ),
+    ] = False
     watts: Annotated[Amount | None, doc("Power of a GPU [W].")] = None
     usd: Annotated[Amount | None, doc("Price of a GPU [$].")] = None
 

@@ -233,6 +233,18 @@ class OnGraph(SettingsGroup, frozen=True):
     ] = None
 
 
+class InNetwork(SettingsGroup, frozen=True):
+    """What switches compute."""
+
+    sharp: Annotated[
+        bool,
+        doc(
+            "Switches of the tree add up gradients (SHARP): an all-reduce between servers sends every byte once. Needs"
+            " a fabric with a switch tree; no other traffic changes."
+        ),
+    ] = False
+
+
 class Network(SettingsGroup, frozen=True):
     """The fabric, its NICs and its switches."""
 
@@ -288,6 +300,7 @@ class Network(SettingsGroup, frozen=True):
     full_mesh: FullMesh = msgspec.field(name="full-mesh", default=FullMesh())
     railx: RailX = RailX()
     on_graph: OnGraph = msgspec.field(name="on-graph", default=OnGraph())
+    in_network: InNetwork = msgspec.field(name="in-network", default=InNetwork())
     mfabric: MFabric = MFabric()
     acos: Acos = Acos()
 

@@ -15,6 +15,7 @@ WORDS = {  # of parts of a bill
     **{"gpus": "GPUs", "servers": "servers", "nic": "NICs", "transceiver": "transceivers", "fibre": "fibres"},
     **{"switch_port": "switch ports", "ocs_port": "optical ports", "ocs": "optical switches"},
     **{"panel_port": "patch panels", "rack_switch_per_server": "rack switches"},
+    "sharp_port": "SHARP of switch ports",
 }
 
 

@@ -33,6 +33,6 @@ def run(cases: Cases, options: Options) -> None:
         print(report.draw_graph(fabric.read_graph(options.fabric), options.out))
         return
     case = shared.one_case(cases, "draw")
-    shared.check_flags(cases, "draw", READS, unread=UNREAD_BY_LINKS)
+    shared.check_flags(cases, "draw", READS, unread=UNREAD_BY_LINKS | {"network.in-network.sharp": ""})
     shared.start_jax(case.run.dtype, None)
     print(report.draw_fabric(example_cluster(case), options.out))

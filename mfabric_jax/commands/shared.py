@@ -189,12 +189,19 @@ def case_notes(cases: Cases, *, set_ups: bool = True) -> list[str]:
     """Return sentences on jobs that do not fit, transports beyond measurements and graphs; with `set_ups`, also on
     set-ups that a search found."""
     from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax
-    from mfabric_jax.evaluate.resolving.set_up import dispatcher_words, search_words, too_large_words, transport_words
+    from mfabric_jax.evaluate.resolving.set_up import (
+        dispatcher_words,
+        reduction_words,
+        search_words,
+        too_large_words,
+        transport_words,
+    )
 
     notes: list[str | None] = [*alike_notes(cases)]
     for resolved in map(resolve_without_jax, (block.case for block in cases.blocks)):
         notes += [search_words(resolved)] if set_ups else []
         notes += [too_large_words(resolved), transport_words(resolved), dispatcher_words(resolved)]
+        notes += [reduction_words(resolved)]
         if resolved.case.network.fabric == GRAPH:
             from mfabric_jax.fabric.graph_fabric import describe_graph
 

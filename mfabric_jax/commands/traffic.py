@@ -49,7 +49,9 @@ def run(cases: Cases, options: Options) -> None:
     from mfabric_jax.workload.volume import MEASURED_SOURCE
 
     case = shared.one_case(cases, "traffic")
-    shared.check_flags(cases, "traffic", READS, unread=UNREAD_BY_TIMES)
+    shared.check_flags(
+        cases, "traffic", READS, unread=UNREAD_BY_TIMES | {"network.in-network.sharp": "; its bytes are those of rings"}
+    )
     resolved = resolve_without_jax(case)
     job = resolved.job
     for name in ("block", "micro_batch"):

@@ -74,7 +74,8 @@ def _merge_values(known: Any, own: Any, by_name: bool) -> Any:
 BY_BANDWIDTH = ("transceiver", "nic", "switch_port")
 NIC = "nic"
 PARTS = (NIC, "switch_port", "transceiver", "fibre", "ocs_port", "panel_port")
-BESIDE_NICS = (*UNPUBLISHED, "rack_switch_per_server")
+SHARP_PORT = "sharp_port"
+BESIDE_NICS = (*UNPUBLISHED, "rack_switch_per_server", SHARP_PORT)
 _USD, _WATTS = package_table(), package_table()["watts"]
 
 
@@ -134,6 +135,8 @@ class Prices:
     - `fibre_per_metre`, `metres_per_link`: a fibre is as long as a link.
     - `rack_switch_per_server`: a server's share of its rack's management switch, on every fabric. The paper has no such
       item; 0 leaves it out.
+    - `sharp_port`: added to a port of a switch that reduces (`network.in-network.sharp`). Nobody publishes it; 0 leaves
+      it out.
     - `switches`: whole switches; their ports replace `switch_port` for the NICs that they serve.
     - `scale_up_per_gpu`: per GPU of a scale-up domain, besides its Ethernet NIC; `co_packaged_per_gpu`: per GPU
       of mfabric-cpo, for NVLinks, co-packaged optics and switch ports. Nobody publishes these. None: unknown.
@@ -148,6 +151,7 @@ class Prices:
     fibre_per_metre: float = _USD["fibre_per_metre"]
     metres_per_link: float = _USD["metres_per_link"]
     rack_switch_per_server: float = _USD["rack_switch_per_server"]
+    sharp_port: float = _USD[SHARP_PORT]
     scale_up_per_gpu: float | None = None
     co_packaged_per_gpu: float | None = None
     switches: tuple[SwitchPrice, ...] = ()
@@ -239,6 +243,7 @@ class Watts:
     panel_port: float | None = _WATTS["panel_port"]
     fibre: float | None = _WATTS["fibre"]
     rack_switch_per_server: float | None = _WATTS["rack_switch_per_server"]
+    sharp_port: float | None = _WATTS[SHARP_PORT]
     scale_up_per_gpu: float | None = None
     co_packaged_per_gpu: float | None = None
 

@@ -135,6 +135,14 @@ class Fabric(ABC):
                 f"{oversubscription:g}."
             )
 
+    def check_sharp(self, links: FabricLinks) -> None:
+        """Raise `Misfit` if switches are to reduce on a fabric whose gradients cross no switch tree."""
+        if links.tree is None:
+            raise Misfit(
+                f"network.in-network.sharp needs a switch tree that adds up gradients, and {self.name} has none: "
+                f"{self.summary}; leave it out, or choose another fabric, such as fat-tree."
+            )
+
     def gpus_of(self, server: Gpu) -> int:
         """Return the GPUs of a server, or of a scale-up domain if the fabric has domains."""
         if self.about.domains is None:

@@ -14,7 +14,7 @@ import numpy as np
 from mfabric_jax.case.network import GRAPH, MODULES, NAMES, Network
 from mfabric_jax.checks import not_negative, one_of, whole
 from mfabric_jax.fabric.cluster import Cluster
-from mfabric_jax.fabric.cost import Prices, Watts
+from mfabric_jax.fabric.cost import SHARP_PORT, Prices, Watts
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.site import FabricSite
 
@@ -75,8 +75,8 @@ def cost_table(
     """Return the network cost of one server: a row for each part of each group of NICs.
 
     Columns: `attached_to`, `part`, `count` per server, `unit_usd`, `usd` (None: price unknown). Further rows: what
-    `gpus` GPUs (None: all that are built in) pay besides NICs (nvl72, mfabric-cpo), and the rack switch if it has a
-    price. `settings`: as in `cluster`.
+    `gpus` GPUs (None: all that are built in) pay besides NICs (nvl72, mfabric-cpo), what switch ports pay for SHARP if
+    `network.in-network.sharp` has it, and the rack switch if it has a price. `settings`: as in `cluster`.
     """
     return site_table(get(name), _site(name, gpus, settings), nic_gbps, prices or Prices())
 
@@ -95,7 +95,7 @@ def site_table(on: Fabric, site: FabricSite, nic_gbps: Any, prices: Prices) -> l
     rows: list[dict[str, Any]] = []
     for to, part, count in _count_parts(on, site, bool(prices.rack_switch_per_server)):
         unit = prices.price_of(part, nic_gbps)
-        dollars = None if unit is None else count * unit
+        dollars = None if unit is None else 1.0 * count * unit  # integers of a file may exceed those of arrays
         rows.append({"attached_to": to, "part": part, "count": count, "unit_usd": unit, "usd": dollars})
     return rows
 
@@ -110,6 +110,8 @@ def _count_parts(on: Fabric, site: FabricSite, rack: bool) -> list[tuple[str, st
         for part, count in group.attachment.counts.items()
         if np.any(group.nics)
     ]
+    if site.network.in_network.sharp:
+        counts.append(("switches that reduce", SHARP_PORT, sum(n for _, part, n in counts if part == "switch_port")))
     if on.about.domains is not None:
         field, what = on.about.domains.price
         counts.append((what, field, site.gpus_per_server))
@@ -150,7 +152,7 @@ def site_watts(on: Fabric, site: FabricSite, nic_gbps: Any, watts: Watts) -> Any
         (watts.watts_of(part, nic_gbps), count)
         for _, part, count in _count_parts(on, site, bool(watts.rack_switch_per_server))
     ]
-    return None if any(each is None for each, _ in drawn) else site.servers * sum(each * count for each, count in drawn)
+    return None if any(each is None for each, _ in drawn) else site.servers * sum(1.0 * count * each for each, count in drawn)
 
 
 def no_price(name: str, prices: Prices | None = None) -> str | None:

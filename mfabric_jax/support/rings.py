@@ -1,4 +1,7 @@
-"""Ring collectives: partners, bytes and steps. Source: Patarasu & Yuan, JPDC 2009."""
+"""Collectives by rings and by switches that reduce: partners, bytes and steps.
+
+Rings: Patarasu & Yuan, JPDC 2009. Switches: Graham et al., COM-HPC 2016 (SHARP).
+"""
 
 from typing import Any
 
@@ -18,3 +21,21 @@ def ring_bytes(size: Any, members: int) -> Any:
 
 def ring_steps(members: int) -> int:
     return 2 * (members - 1)
+
+
+def reduced_bytes(size: Any, members: int) -> Any:
+    """Return the bytes that each member sends, and receives, if switches between them reduce `size` bytes (SHARP).
+
+    Each byte goes up once and its sum comes down once, for any number of members.
+    """
+    return size * float(members > 1)
+
+
+def nvls_bytes(size: Any, members: int) -> Any:
+    """Return the bytes that each member sends, and receives, if NVSwitches reduce `size` bytes (NVLS).
+
+    A member loads the sum of its 1/n of the bytes from all n members, itself included, and stores it to all. So n + 1
+    parts of 1/n cross its links each way. Source: nccl-tests, doc/PERFORMANCE.md, factor (n - 1)/(n + 1) of bus
+    bandwidth.
+    """
+    return size * (members + 1) / members * float(members > 1)

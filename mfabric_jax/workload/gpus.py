@@ -23,6 +23,8 @@ class Gpu:
     - `memory_bytes`, `memory_Bps`: size and bytes/s of HBM; `watts`, `usd`: of one GPU.
     - `gpus_per_server`, `nics`: of a server; `nics` None: one per GPU.
     - `nvswitches`: NVSwitches that `nvswitch_gpus` GPUs share; 0: direct links between GPUs.
+    - `nvls_over_ring`: bandwidth of its NVLinks in an all-reduce that NVSwitches compute (NVLS) over that in a ring;
+      None: they cannot reduce. `nvls`: whether all-reduces whose times are not measured use this.
     - `scale_up_gpus`: size of an NVLink domain that spans servers (nvl72, mfabric-cpo); None: the fabric's size.
 
     Raise `InputError` for an impossible number.
@@ -42,11 +44,13 @@ class Gpu:
     nvswitch_gpus: int = 8
     watts: float | None = None
     usd: float | None = None
+    nvls_over_ring: float | None = None
+    nvls: bool = False
 
     def __post_init__(self) -> None:
         for field in ("bf16_flops", "nvlink"):
             checks.positive(field, getattr(self, field))
-        for field in ("fp8_flops", "memory_bytes", "memory_Bps", "watts", "usd"):
+        for field in ("fp8_flops", "memory_bytes", "memory_Bps", "watts", "usd", "nvls_over_ring"):
             if getattr(self, field) is not None:
                 checks.positive(field, getattr(self, field))
         checks.whole("gpus_per_server", self.gpus_per_server)
@@ -56,6 +60,16 @@ class Gpu:
         for field in ("scale_up_gpus", "nics"):
             if getattr(self, field) is not None:
                 checks.whole(field, getattr(self, field))
+        if self.nvls and self.nvls_over_ring is None:
+            raise InputError(
+                f"gpu.nvls needs NVSwitches that reduce, as those of H100 and later GPUs do (nvls_over_ring in the "
+                f"file of a GPU), got {self.name}."
+            )
+
+    @property
+    def reduction_part(self) -> float:
+        """`nvls_over_ring` if all-reduces use it, else 0."""
+        return (self.nvls_over_ring or 0.0) if self.nvls else 0.0
 
     def peak(self, precision: str = "bf16") -> float:
         """Return the dense peak FLOP/s at "bf16" or "fp8". Raise `InputError` if it is not known."""
@@ -90,6 +104,7 @@ FIELDS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "nics": ("nics", checks.whole),
     "nvswitches": ("nvswitches", lambda field, value: checks.whole(field, value, at_least=0)),
     "nvswitch_gpus": ("nvswitch_gpus", checks.whole),
+    "nvls_over_ring": ("nvls_over_ring", _amount(float)),
     "watts": ("watts", _amount(float)),
     "usd": ("usd", _amount(float)),
 }
@@ -119,7 +134,8 @@ def get_gpu(gpu: str | Path | Gpu = DEFAULT_GPU) -> Gpu:
 
     A file may hold `name` (default: the file's name), `source`, `bf16_tflops`, `fp8_tflops` (dense peaks),
     `nvlink_gigabytes_per_s` (one way), `memory_gigabytes`, `memory_gigabytes_per_s`, `gpus_per_server`,
-    `scale_up_gpus`, `nics` (per server), `nvswitches` of `nvswitch_gpus` GPUs (8), `watts` and `usd`.
+    `scale_up_gpus`, `nics` (per server), `nvswitches` of `nvswitch_gpus` GPUs (8), `nvls_over_ring`,
+    `watts` and `usd`.
     `like = "H100-SXM"` takes missing fields from that GPU.
 
     Raise `InputError` for an unknown name or field, and for an impossible number.

@@ -25,6 +25,7 @@ import numpy as np
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.support.array_module import array_module
+from mfabric_jax.support.rings import nvls_bytes
 from mfabric_jax.support.text_files import cached_by_files
 from mfabric_jax.workload.gpus import GPUS, Gpu
 from mfabric_jax.workload.kernels import (
@@ -38,7 +39,7 @@ from mfabric_jax.workload.kernels import (
     table,
 )
 from mfabric_jax.workload.parallel import Workload
-from mfabric_jax.workload.volume import ACTIVATION_BYTES, pp_bytes
+from mfabric_jax.workload.volume import ACTIVATION_BYTES, nvls_gain, pp_bytes
 
 ENGINES = ("trtllm", "sglang", "vllm")
 FASTEST = "fastest"  # of all engines
@@ -200,7 +201,7 @@ def _estimated_facts(gpu: Gpu, how: str, path: str | None = None) -> dict[str, A
 
 def _estimated_collectives(gpu: Gpu, how: str, path: str | None) -> dict[str, Any]:
     """Microseconds of rings by GPUs and bytes: a launch and a share of the bytes in each step. An all-to-all sends all
-    of its shares at once."""
+    of its shares at once. If NVSwitches reduce (`Gpu.nvls`), an all-reduce is a ring or, in two steps, NVLS."""
     shares, launch_us = shares_of(1, "nccl", how, path), float(table(path)["launch"]["us"])
     ring_Bps, all_Bps = gpu.nvlink * shares.ring_nvlink, gpu.nvlink * shares.nvlink
 
@@ -209,7 +210,11 @@ def _estimated_collectives(gpu: Gpu, how: str, path: str | None) -> dict[str, An
         if what == "all_to_all":
             return launch_us + (gpus - 1) * units.to_us(part / all_Bps)
         steps = (2 if what == "all_reduce" else 1) * (gpus - 1)
-        return steps * (launch_us + units.to_us(part / ring_Bps))
+        ring_us = steps * (launch_us + units.to_us(part / ring_Bps))
+        if what != "all_reduce" or not gpu.reduction_part:
+            return ring_us
+        nvls_Bps = ring_Bps * gpu.reduction_part
+        return min(ring_us, NVLS_STEPS * launch_us + units.to_us(nvls_bytes(size, gpus) / nvls_Bps))
 
     return {
         what: {str(gpus): {str(size): us_of(what, gpus, size) for size in SIZES} for gpus in (2, 4, 8)}
@@ -236,6 +241,7 @@ def _estimated_decode(gpu: Gpu, rates: KernelRates, launch_us: float, bw: float)
     return known
 
 
+NVLS_STEPS = 2  # a load of sums, and a store to all
 LENGTHS = (256, 1024, 4096, 16384)  # of prompts, tokens
 HEADS, LATENT_WIDTH = (16, 32, 64, 128), 160  # of latent attention
 LATENT_FLOPS = 2 * (2 * 512 + 64) / 576  # of a head for every cached element of latents, as released models have them
@@ -526,16 +532,27 @@ def by_size(
 ) -> BandwidthShares:
     """Return the shares of a job's messages by their size: TP collectives, and all-to-alls of NCCL, inside a server.
 
-    Those of GPUs without measurements and in a user's table stay as they are.
+    Those of GPUs without measurements and in a user's table stay as they are, except that NVSwitches may reduce.
+    Measured all-reduces contain what NCCL chose on the machine: eight H100 and H200 reach a bus bandwidth of 470 GB/s,
+    above the 450 GB/s of their links, so NVLS is in them; those of B200 and B300, 728 of 900 GB/s, may be rings.
     """
     if dispatcher == "ideal" or not is_measured(gpu) or states(path, gpu):
-        return shares
+        return with_nvls(shares, job)
     kernels = measured_kernels(gpu, how=how, path=path)
     if job.attention_tp > 1:
         shares = shares._replace(tp_nvlink=_ring_share(kernels, job))
     if dispatcher == "nccl" and job.ep > 1:
         shares = shares._replace(nvlink=_all_to_all_share(kernels, job))
     return shares
+
+
+def with_nvls(shares: BandwidthShares, job: Workload) -> BandwidthShares:
+    """Return the shares of a job whose TP collectives were not measured, if NVSwitches reduce (`Workload.nvls`).
+
+    Under sequence parallelism these are all-gathers and reduce-scatters, which NVLS does not speed up.
+    """
+    gain = 1.0 if job.sequence_parallel else nvls_gain(job.nvls, job.attention_tp)
+    return shares._replace(tp_nvlink=shares.tp_nvlink * gain) if gain > 1 else shares
 
 
 def _ring_share(kernels: MeasuredKernels, job: Workload) -> float:

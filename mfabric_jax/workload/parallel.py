@@ -148,6 +148,8 @@ class Workload:
     - `node_limit`: most servers that a token may reach; "model": by the model's expert groups; None: not modelled.
     - `capacity_factor`: most selections that an expert takes, over the mean of the all-to-all; it drops the rest. None:
       no limit.
+    - `sharp`: switches between servers reduce (SHARP). `nvls`: bandwidth of NVLinks in all-reduces that NVSwitches
+      compute over that in rings; 0: they do not.
     - `known_as`: the name under which figures for the job are published; empty: none.
 
     Raise `InputError` for degrees that do not fit the cluster, the servers, the experts or the blocks.
@@ -189,6 +191,8 @@ class Workload:
     dispatch: str = "per-expert"
     node_limit: int | str | None = None
     capacity_factor: float | None = None
+    sharp: bool = False
+    nvls: float = 0.0
     known_as: str = ""
 
     @classmethod

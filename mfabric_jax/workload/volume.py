@@ -9,7 +9,7 @@ its slice of the sequence and of every expert.
 import itertools
 from typing import Any, NamedTuple
 
-from mfabric_jax.support.rings import ring_bytes, ring_steps
+from mfabric_jax.support.rings import nvls_bytes, reduced_bytes, ring_bytes, ring_steps
 from mfabric_jax.workload.parallel import Workload
 from mfabric_jax.workload.recompute import recomputed_of
 
@@ -166,7 +166,10 @@ def replica_bytes(workload: Workload, stage: int, *, last: bool = False) -> Grad
 
 
 class ReplicaRing(NamedTuple):
-    """An all-reduce: bytes that leave a server, bytes that a GPU sends inside its server, and steps between servers."""
+    """An all-reduce: bytes that leave a server, bytes that a GPU sends inside its server, and steps between servers.
+
+    Under NVLS, `inside` are the bytes that a ring would send in the same time.
+    """
 
     between: float
     inside: float
@@ -178,18 +181,45 @@ def replica_ring(workload: Workload, dense: float, expert: float) -> ReplicaRing
 
     - `dense`: bytes over all servers of the stage.
     - `expert`: bytes over the replicas and copies of an EP rank, which are assumed to be on different servers.
+
+    Where switches reduce (`Workload.sharp`, `nvls`), each part is a ring or a reduction by switches, whichever sends
+    fewer bytes. A reduction also has one step, up and down the tree, and adds up all copies of an expert. A sharded
+    optimizer keeps its rings: its reduce-scatter fills links one way and its all-gather the other, each with all bytes,
+    and between them lies the optimizer step (NVIDIA/nccl issue 1506).
     """
     holders = workload.order.copies  # stages that hold the same model parts
     servers, per_server = holders * workload.servers // workload.pp, workload.gpus_per_server
     spread = min(holders * workload.dp, servers)  # servers with a replica of one expert
     copies = holders * workload.dp // spread  # replicas inside one server
     held = expert * per_server / (workload.tp * copies)
-    between = ring_bytes(dense, servers) + ring_bytes(held, spread)
-    between += copy_ring_bytes(copy_part(workload, held), spread)
+    of_dense, dense_steps = _between_servers(workload, dense, servers)
+    of_experts, expert_steps = _between_servers(workload, held, spread, copy_part(workload, held))
     slice_, slice_of_expert = dense / workload.attention_tp, expert / workload.tp
     local = per_server // workload.attention_tp
-    inside = ring_bytes(slice_, local) + ring_bytes(slice_of_expert, copies)
-    return ReplicaRing(between, inside, ring_steps(servers) + ring_steps(spread))
+    inside = _inside_server(workload, slice_, local) + _inside_server(workload, slice_of_expert, copies)
+    return ReplicaRing(of_dense + of_experts, inside, dense_steps + expert_steps)
+
+
+def _between_servers(workload: Workload, size: float, servers: int, copies: float = 0.0) -> tuple[float, int]:
+    """Return the bytes that leave a server in an all-reduce, and its steps; `copies`: of redundant experts."""
+    ring, reduced = ring_bytes(size, servers) + copy_ring_bytes(copies, servers), reduced_bytes(size, servers)
+    if workload.sharp and workload.sharding == "none" and servers > 1 and reduced <= ring:
+        return reduced, 1
+    return ring, ring_steps(servers)
+
+
+def _inside_server(workload: Workload, size: float, gpus: int) -> float:
+    """Return the bytes that a GPU sends inside its server in an all-reduce, as in `ReplicaRing.inside`."""
+    ring = ring_bytes(size, gpus)
+    return ring / nvls_gain(workload.nvls, gpus) if workload.sharding == "none" else ring
+
+
+def nvls_gain(over_ring: float, gpus: int) -> float:
+    """Return the seconds of a ring all-reduce over those by NVLS, if it is faster, else 1.
+
+    - `over_ring`: `Gpu.reduction_part`; 0: there is no NVLS.
+    """
+    return max(1.0, over_ring * ring_bytes(1, gpus) / nvls_bytes(1, gpus)) if gpus > 1 else 1.0
 
 
 def context_bytes(workload: Workload) -> float:

@@ -54,6 +54,14 @@ def test_more_bandwidth_costs_more():
         assert all(a < b for a, b in itertools.pairwise(dollars))
 
 
+def test_a_price_beyond_the_integers_of_arrays():
+    large = 2**63
+    own = Prices(ocs_port=large, sharp_port=large)
+    assert cluster_cost("mfabric", 3, np.array([400.0]), own, optical_degree=np.array([6])) >= 3 * 6 * float(large)
+    drawn = Watts(ocs_port=large)
+    assert cluster_watts("mfabric", 3, np.array([400.0]), drawn, optical_degree=np.array([6])) >= 3 * 6 * float(large)
+
+
 def test_a_rack_switch_costs_every_server_its_share():
     given = Prices(rack_switch_per_server=75, scale_up_per_gpu=10, co_packaged_per_gpu=10)
     without = dataclasses.replace(given, rack_switch_per_server=0)

@@ -17,7 +17,7 @@ from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.support.array_module import align_rank, array_module
 from mfabric_jax.workload.gpus import Gpu
-from mfabric_jax.workload.kernels import is_blackwell
+from mfabric_jax.workload.kernels import is_blackwell, states
 from mfabric_jax.workload.measured_kernels import (
     CACHE,
     FASTEST,
@@ -27,6 +27,7 @@ from mfabric_jax.workload.measured_kernels import (
     all_reduce_s,
     decode_s,
     experts_s,
+    is_measured,
     latent_s,
     measured_kernels,
     pointwise_s,
@@ -83,10 +84,17 @@ def formats_of(weights: str, gpu: Gpu, *, latent: bool = False, cache: str | Non
 
 
 def served_kernels(gpu: Gpu, engine: str = FASTEST, how: str = "usual", path: str | None = None) -> MeasuredKernels:
-    """Return the kernels of a GPU that serves (`measured_kernels`). Raise `InputError` if its memory's bandwidth is not
-    known."""
+    """Return the kernels of a GPU that serves (`measured_kernels`).
+
+    Raise `InputError` if its memory's bandwidth is not known, and for NVLS where all-reduces were measured.
+    """
     if gpu.memory_Bps is None:
         raise InputError(f"serving needs gpu.memory_gigabytes_per_s, which is not known for {gpu.name}.")
+    if gpu.nvls and is_measured(gpu) and not states(path, gpu):
+        raise InputError(
+            f"gpu.nvls must be false for serving on {gpu.name}, whose all-reduces were measured, with NVLS where NCCL "
+            "and engines chose it; leave it out."
+        )
     return measured_kernels(gpu, engine, how, path)
 
 

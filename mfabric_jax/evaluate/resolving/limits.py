@@ -129,7 +129,10 @@ def check_network(case: Case, on: Fabric, tree_nics: int) -> None:
         raise InputError(
             f"network.radix must be even (half of the ports go up) and at least 4, got {case.network.radix}."
         )
-    on.check_ratio(case.network.oversubscription, on.links(FabricSite(network=case.network)))
+    links = on.links(FabricSite(network=case.network))
+    on.check_ratio(case.network.oversubscription, links)
+    if case.network.in_network.sharp:
+        on.check_sharp(links)
     two = Tree(1, case.network.radix, tiers=2)
     if case.network.tiers == 2 and tree_nics > two.most_hosts and on.domain_gpus is None:
         raise Misfit(
@@ -144,11 +147,16 @@ MODELLED: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {  # values that 
         ("network.oversubscribed_at", ("edge",)),
     ),
     "a whole cluster": (
+        ("network.in-network.sharp", (False,)),
         ("placement.rule", ("contiguous",)),
         ("traffic.source", ("shares",)),
     ),
-    "serving": (("network.paths", ("spray",)),),
+    "serving": (
+        ("network.paths", ("spray",)),
+        ("network.in-network.sharp", (False,)),
+    ),
     "failures": (
+        ("network.in-network.sharp", (False,)),
         ("run.replicas", (1,)),
         ("run.sample", (None,)),
         ("circuits.schedule", (NO_SCHEDULE,)),
@@ -160,6 +168,7 @@ MODELLED: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {  # values that 
         *((f"placement.{rule}.every", (0,)) for rule in ("longest-processing-time", "hierarchical", "with-circuits")),
     ),
     "an iteration as a graph": (
+        ("network.in-network.sharp", (False,)),
         ("network.paths", ("spray",)),
         ("job.overlap", ("none", "passes")),
         ("compute.received.combine", ("barrier",)),

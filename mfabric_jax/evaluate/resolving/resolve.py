@@ -160,7 +160,7 @@ def _gpu(draft: _DraftCase) -> Gpu:
     _domain(draft)
     changes = {field: draft[f"gpu.{name}"] for name, (field, _) in OF_GPU.items()}
     si = {field: unit(changes[field]) for field, unit in OF_GPU.values() if changes[field] is not None}
-    gpu = dataclasses.replace(gpu, **si)
+    gpu = dataclasses.replace(gpu, **si, nvls=draft["gpu.nvls"])
     for name, (field, unit) in OF_GPU.items():
         value = getattr(gpu, field)
         value = value if value is None or isinstance(value, int) else value / unit(1)
@@ -377,7 +377,7 @@ def open_job(draft: _DraftCase, model: NamedModel, gpu: Gpu, on: Fabric) -> Open
     stated = {field: draft[path] for path, field in SEARCHED.items() if draft[path] is not None}
     if (path := FIT[0]) and draft[path] == FIT[1]:
         del stated["recompute"]
-    fields = _formats_of(draft) | {"model": model.label, "known_as": model.known_as}
+    fields = _formats_of(draft, gpu) | {"model": model.label, "known_as": model.known_as}
     per_server = functools.partial(on.used_of, gpu)
     if draft["compute.rate"] != "kernels":
         stated.setdefault("dispatcher", "ideal")
@@ -426,7 +426,7 @@ def _job(draft: _DraftCase, model: NamedModel, gpu: Gpu, on: Fabric) -> Workload
     per_server = on.used_of(gpu, group, group * degrees["dp"], draft["job.parallel.tp"])
     return Workload(
         **degrees,
-        **_formats_of(draft),
+        **_formats_of(draft, gpu),
         model=model.label,
         architecture=model.architecture,
         gpus=draft["job.parallel.gpus"],
@@ -449,7 +449,7 @@ def _job(draft: _DraftCase, model: NamedModel, gpu: Gpu, on: Fabric) -> Workload
 CAST = 2.0  # bytes of a weight's two FP8 copies for matrix products: by rows and by columns
 
 
-def _formats_of(draft: _DraftCase) -> dict[str, Any]:
+def _formats_of(draft: _DraftCase, gpu: Gpu) -> dict[str, Any]:
     """Fields of a `Workload` that do not depend on its set-up."""
     formats = {name: draft[f"job.precision.{name}"] for name in BYTES}
     size = {name: BYTES[name][value] if isinstance(value, str) else value for name, value in formats.items()}
@@ -474,6 +474,8 @@ def _formats_of(draft: _DraftCase) -> dict[str, Any]:
         "redundant_experts": _copies(draft),
         "node_limit": draft[NODE_LIMIT],
         "capacity_factor": None if capacity == math.inf else capacity,
+        "sharp": draft["network.in-network.sharp"],
+        "nvls": gpu.reduction_part,
     }
 
 
@@ -524,7 +526,7 @@ def _quick_job(draft: _DraftCase, model: NamedModel, gpu: Gpu, gpus: int | None)
     """Return the job whose degrees and recomputation are chosen without a search; the rest is stated or usual."""
     stated = {field: draft[path] for path, field in SEARCHED.items() if draft[path] not in (None, OPEN)}
     stated |= {"chunks": _chunks(draft), "overlap": "passes" if draft["job.overlap"] == "passes" else "none"}
-    fields = _formats_of(draft) | {"model": model.label, "known_as": model.known_as}
+    fields = _formats_of(draft, gpu) | {"model": model.label, "known_as": model.known_as}
     count, is_open = _count(draft), all(draft[path] is None for path in BATCH)
     batch = GLOBAL_BATCH if is_open else draft[GLOBAL] if count is None else None
     job = OpenJob(

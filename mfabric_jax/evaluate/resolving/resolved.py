@@ -32,7 +32,7 @@ from mfabric_jax.workload.block_kernels import achieved_by_kernels, kernel_secon
 from mfabric_jax.workload.compute import BlockSeconds, scale_seconds
 from mfabric_jax.workload.gpus import DEFAULT_GPU
 from mfabric_jax.workload.kernels import IDEAL, BandwidthShares, shares_of
-from mfabric_jax.workload.measured_kernels import by_size, copied_Bps, measured_kernels
+from mfabric_jax.workload.measured_kernels import by_size, copied_Bps, measured_kernels, with_nvls
 from mfabric_jax.workload.training_code import FUSED, TrainingCode, unfused_parts
 
 if TYPE_CHECKING:
@@ -318,7 +318,7 @@ class Resolved(Hardware):
         """Return achieved over nominal bandwidth of communication."""
         case: Any = self.case
         if case.compute.rate.name != "kernels":
-            return IDEAL
+            return with_nvls(IDEAL, job)
         how_so = how, case.compute.rate.table
         every = shares_of(job.servers_per_region, case.job.dispatcher, *how_so)
         shares = by_size(every, job, self.server, case.job.dispatcher, *how_so)

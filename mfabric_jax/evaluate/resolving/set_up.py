@@ -18,6 +18,7 @@ from mfabric_jax.workload.frameworks import framework_runs
 from mfabric_jax.workload.kernels import ONCE_A_SERVER
 from mfabric_jax.workload.memory import HEADROOM, usable_bytes
 from mfabric_jax.workload.parallel import DEGREES
+from mfabric_jax.workload.volume import replica_bytes, replica_ring
 
 advice = LazyModule("mfabric_jax.evaluate.resolving.remedies")  # only for set-ups that do not fit
 
@@ -119,6 +120,37 @@ def dispatcher_words(resolved: Resolved) -> str | None:
         f"counts it once for each expert: {to_gigabytes(before):.3g} GB of an even dispatch leave a server. "
         f"--set job.dispatch={COPIES} sends {to_gigabytes(after):.3g} GB."
     )
+
+
+OF_SWITCHES = (("network.in-network.sharp", "sharp", False), ("gpu.nvls", "nvls", 0.0))  # setting, field, its absence
+
+
+def reduction_words(resolved: Resolved) -> str | None:
+    """Return a sentence on switches that are to reduce, but change no time of the job; None if each changes one."""
+    job = resolved.job
+
+    def depends_on(**without: Any) -> bool:
+        other = dataclasses.replace(job, **without)
+        return _reductions(resolved, job) != _reductions(resolved, other)
+
+    idle = [
+        path for path, field, none in OF_SWITCHES if getattr(job, field) != none and not depends_on(**{field: none})
+    ]
+    if not idle:
+        return None
+    why = (
+        "its gradients are reduced where a ring sends no more bytes"
+        if job.sharding == "none"
+        else f"under job.sharding {job.sharding} gradients are scattered and weights gathered, each with all bytes one "
+        "way, which switches do not shorten (none has all-reduces)"
+    )
+    return f"{job.model}: {' and '.join(idle)} {'changes' if len(idle) == 1 else 'change'} no time here: {why}."
+
+
+def _reductions(resolved: Resolved, job: Workload) -> Any:
+    """All that switches may shorten: gradients of every stage, and TP collectives."""
+    sizes = [replica_bytes(job, stage, last=True) for stage in range(job.pp)]
+    return [replica_ring(job, size.dense, size.expert) for size in sizes], resolved.shares(job).tp_nvlink
 
 
 def _between_servers(job: Workload) -> float:

@@ -37,6 +37,12 @@ CASES = [  # settings that do not go together, or that nothing has
     ({"model.name": "llama-mo"}, "model.name 'llama-mo' is unknown (did you mean 'llama-moe'?); allowed:"),
     ({"circuits.policy": "greedi"}, "policy 'greedi' is unknown (did you mean 'greedy'?)"),
     ({"gpu.name": "A100-SXM"}, "gpu 'A100-SXM' is unknown (did you mean"),
+    (
+        {"network.fabric": "topoopt", "network.in-network.sharp": True},
+        "network.in-network.sharp needs a switch tree that adds up gradients, and topoopt has none: only circuits",
+    ),
+    ({"gpu.name": "A100-80GB-SXM", "gpu.nvls": True}, "gpu.nvls needs NVSwitches that reduce, as those of H100"),
+    ({"gpu.name": "MI300X", "gpu.nvls": True}, "gpu.nvls needs NVSwitches that reduce, as those of H100"),
     ({"network.paths": "ecmp", "circuits.routing": "split"}, "circuits.routing must be unsplit with"),
     ({"network.paths": "ecmp", "circuits.partial": True}, "circuits.partial must be false with"),
     (

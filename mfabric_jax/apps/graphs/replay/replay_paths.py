@@ -16,6 +16,7 @@ from mfabric_jax.apps.graphs.replay.reconfigurations import (
     with_reconfigurations,
 )
 from mfabric_jax.apps.graphs.replay.replay_settings import Replay, gpus_of_ranks
+from mfabric_jax.apps.graphs.tasks.collectives.registry import REDUCED_BY_SWITCHES, uses_switches
 from mfabric_jax.apps.graphs.tasks.graph import TaskGraph
 from mfabric_jax.apps.graphs.tasks.lowering import lower_tasks
 from mfabric_jax.case import Case
@@ -110,9 +111,10 @@ class Prepared(NamedTuple):
 def prepare(graph: TaskGraph, case: Case, config: Replay) -> Prepared:
     """Put ranks on GPUs of the case's fabric or the user's network graph, and transfers on paths.
 
-    Raise `InputError` if there are too few GPUs.
+    Raise `InputError` if there are too few GPUs, or if switches are to reduce that cannot.
     """
     config = config.on(case)
+    _check_reductions(config, case)
     try:
         placed = _place_on_fabric(config, graph, case) if config.graph is None else _place_on_graph(config, graph, case)
     except MemoryError:
@@ -134,6 +136,32 @@ def prepare(graph: TaskGraph, case: Case, config: Replay) -> Prepared:
     routed = Routed(flows, Routes(hops[row], share[row]))
     nic_gbps = None if placed.cluster is None else case.network.nic_gbps
     return Prepared(graph, routed, placed.cluster, nic_gbps, network, gpu, paths, placed.relays, config.graph)
+
+
+def _check_reductions(config: Replay, case: Case) -> None:
+    """Raise `InputError` for collectives by switches (SHARP) that do not reduce, and for SHARP that nothing uses."""
+    named, sharp = uses_switches(config.algorithms), case.network.in_network.sharp
+    if not named and not sharp:
+        return
+    if config.graph is not None:
+        raise InputError(
+            f"algorithms must not name {REDUCED_BY_SWITCHES} on a graph, whose file names no such switches."
+        )
+    if not sharp:
+        raise InputError(
+            f"algorithms may name {REDUCED_BY_SWITCHES} only if network.in-network.sharp is true: the switches of "
+            f"{case.network.fabric} do not reduce."
+        )
+    if not named:
+        raise InputError(
+            f"network.in-network.sharp is not used, since algorithms names no {REDUCED_BY_SWITCHES}; add "
+            f"all-reduce={REDUCED_BY_SWITCHES}, or leave it out."
+        )
+    if fabric.get(case.network.fabric).about.optics.wires is not None:
+        raise InputError(
+            f"algorithms must not name {REDUCED_BY_SWITCHES} in a replay on {case.network.fabric}, where circuits may "
+            "carry its messages past the switches that reduce."
+        )
 
 
 def _too_many(graph: TaskGraph, fabric: str) -> str:

@@ -17,6 +17,7 @@ from mfabric_jax.apps.graphs.tasks.collectives.registry import (
     ALGORITHMS,
     BY_SERVER,
     OWN_BYTES,
+    REDUCED_BY_SWITCHES,
     ROOTED,
     AlgorithmChoice,
     choices_of,
@@ -83,7 +84,8 @@ def _by_shape(
             yield (0,) * int(size), those[collectives.size[those] == size]
         return
     groups, which = np.unique(collectives.group[those], return_inverse=True)
-    shapes = [_number_servers(server[list(graph.groups[group])].tolist()) for group in groups]
+    numbers = _in_order if choice.algorithm == REDUCED_BY_SWITCHES else _number_servers
+    shapes = [numbers(server[list(graph.groups[group])].tolist()) for group in groups]
     known = {shape: number for number, shape in enumerate(dict.fromkeys(shapes))}
     number = np.array([known[shape] for shape in shapes], np.int64)[which]
     for shape, index in known.items():
@@ -93,6 +95,11 @@ def _by_shape(
 def _number_servers(servers: list[int]) -> tuple[int, ...]:
     first = {server: number for number, server in enumerate(dict.fromkeys(servers))}
     return tuple(first[server] for server in servers)
+
+
+def _in_order(servers: list[int]) -> tuple[int, ...]:
+    """Number the servers in their own order, so that neighbours share switches."""
+    return tuple(np.unique(servers, return_inverse=True)[1].tolist())
 
 
 # -- collectives whose members begin one after another: those with a root, along a tree

@@ -1,8 +1,11 @@
 """Mistakes in how a graph of tasks is run, and in the case that it runs on."""
 
 from mfabric_jax.apps.graphs.replay import Replay, replay
+from mfabric_jax.apps.graphs.replay.replay_paths import prepare
 from mfabric_jax.apps.graphs.tasks.graph import Tasks
 from tests.apps.graphs.replay.test_replay import OPTICAL, all_to_all, case, ring
+
+SHARP, BY_SWITCHES = {"network.in-network.sharp": True}, "all-reduce=in-network"
 
 
 def run(changes=None, graph=None, **settings):
@@ -26,5 +29,14 @@ REFUSED = [
     (run(OPTICAL, region_servers=3), "region_servers must divide the 4 servers, got 3"),
     (run(servers=20_000), "servers must be at most 16,384 in a replay, got 20,000 for 4 ranks."),
     (run(servers=1), "servers must hold 4 GPUs"),
+    (run(algorithms=BY_SWITCHES), "algorithms may name in-network only if network.in-network.sharp is true"),
+    (run(SHARP), "network.in-network.sharp is not used, since algorithms names no in-network"),
+    (run(SHARP | OPTICAL, algorithms=BY_SWITCHES), "must not name in-network in a replay on mfabric"),
+    (
+        run(SHARP | {"network.fabric": "torus"}, algorithms=BY_SWITCHES),
+        "needs a switch tree that adds up gradients, and",
+    ),
+    (lambda: prepare(ring(), case(SHARP), Replay(graph="own.json", algorithms=BY_SWITCHES)), "in-network on a graph"),
+    (run(algorithms="all-gather=in-network"), "algorithm of all-gather 'in-network' is unknown"),
     (run(OPTICAL, all_to_all(4, 1e6), **APART), "needs all-to-alls between servers of a region"),
 ]

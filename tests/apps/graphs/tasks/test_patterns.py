@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 
+from mfabric_jax.apps.graphs.tasks.collectives.pattern import ends
 from mfabric_jax.apps.graphs.tasks.collectives.registry import ALGORITHMS, USUAL_ALGORITHM
 from mfabric_jax.apps.graphs.tasks.graph import Op
 
@@ -330,8 +331,42 @@ def test_members_that_forward_in_one_tree_are_leaves_of_the_other(n):
     assert not forwards[0] & forwards[1]
 
 
+def before(pattern, flows):
+    """The messages and markers that end before these begin, and these."""
+    earlier = {}
+    for first, then in pattern.after.tolist():
+        earlier.setdefault(then, []).append(first)
+    found, left = set(), list(flows)
+    while left:
+        if (flow := left.pop()) not in found:
+            found.add(flow)
+            left += earlier.get(flow, [])
+    return found
+
+
+@pytest.mark.parametrize("server", OF_SERVERS)
+def test_switches_add_up_what_all_send(server):
+    n, members = len(server), server.count(0)
+    pattern = ALGORITHMS["in-network"][Op.ALL_REDUCE](server)
+    between = [i for i, dst in enumerate(pattern.dst) if dst >= 0 and server[pattern.src[i]] != server[dst]]
+    for end in (pattern.src, pattern.dst):  # all bytes of a server, in equal parts, once each way
+        moved = np.bincount(end[between], pattern.part[between], n)
+        np.testing.assert_allclose(moved, np.full(n, 1 / members if len(set(server)) > 1 else 0))
+    flows, member = ends(pattern)
+    for place in range(n if n > 1 else 0):
+        needed = before(pattern, flows[member == place])
+        assert {int(pattern.src[i]) for i in needed if pattern.dst[i] >= 0} == set(range(n))
+    for message in between:  # a switch adds up once all of the rail have begun
+        rail = {i for i in range(n) if server[: i + 1].count(server[i]) == _rank(server, int(pattern.src[message]))}
+        assert rail <= {int(pattern.src[i]) for i in before(pattern, [message])}
+
+
+def _rank(server, place):
+    return server[: place + 1].count(server[place])
+
+
 def test_all_algorithms_are_checked():
-    by_server = {(name, op) for name in ("hierarchical", "rings") for op in ALGORITHMS[name]}
+    by_server = {(name, op) for name in ("hierarchical", "in-network", "rings") for op in ALGORITHMS[name]}
     checked = {*CARRIED, ("dissemination", Op.BARRIER), *by_server}
     assert {(name, op) for name, builds in ALGORITHMS.items() for op in builds} == checked
     assert all(op in ALGORITHMS[name] for op, name in USUAL_ALGORITHM.items())

@@ -147,6 +147,46 @@ HIERARCHICAL: Builds = {
 }
 
 
+# An all-reduce by switches (SHARP): every member sends all bytes up a tree of switches and receives their sum. Messages
+# join members only, so a message of all bytes to the next member stands for its way up and that member's way down. In
+# the order of servers, every NIC, and every switch that members are below and beyond, then carries all bytes once up
+# and once down, as on the tree: the narrowest link decides. Nothing is sent before all members have begun, and no
+# member ends before all bytes have arrived, since a switch adds up what all send. Between servers rail by rail, as
+# "hierarchical".
+
+
+def _by_switches(server) -> Pattern:
+    n = len(server)
+    if n == 1:
+        return of_messages([], [], [])
+    member = np.arange(n)
+    ready, together, sent, over, leave = 0, n, n + 1, 2 * n + 1, 2 * n + 2  # first of each kind
+    src = np.concatenate([member, [0], member, [0], member])
+    dst = np.full(len(src), -1)
+    dst[sent:over] = onward(member)
+    part = (dst >= 0).astype(float)
+    pairs = [
+        (ready + member, np.full(n, together)),
+        (ready + member, sent + member),
+        (np.full(n, together), sent + member),
+        (sent + member, np.full(n, over)),
+        (sent + member, leave + member),
+        (sent + member, leave + onward(member)),
+        (np.full(n, over), leave + member),
+    ]
+    return of_messages(src, dst, part, np.concatenate([np.stack(pair, axis=1) for pair in pairs]))
+
+
+BY_SWITCHES: Builds = {Op.ALL_REDUCE: _by_switches}
+IN_NETWORK: Builds = {
+    Op.ALL_REDUCE: _hierarchical_built(
+        (True, DIRECT, Op.REDUCE_SCATTER, _all),
+        (False, BY_SWITCHES, Op.ALL_REDUCE, _rail),
+        (True, DIRECT, Op.ALL_GATHER, _all),
+    )
+}
+
+
 # All-to-all with one partner at a time, in n - 1 steps: in step k, every member sends to the k-th next member.
 
 
@@ -313,19 +353,21 @@ HALVING_DOUBLING: Builds = {
 }
 
 
+REDUCED_BY_SWITCHES = "in-network"
 ALGORITHMS: dict[str, Builds] = {
     "ring": RING,
     "rings": RINGS,
     "halving-doubling": HALVING_DOUBLING,
     "double-tree": DOUBLE_TREE,
     "hierarchical": HIERARCHICAL,
+    REDUCED_BY_SWITCHES: IN_NETWORK,
     "direct": DIRECT,
     "pairwise": PAIRWISE,
     "tree": BINOMIAL_TREE,
     "chain": CHAIN,
     "dissemination": DISSEMINATION,
 }
-BY_SERVER = ("rings", "hierarchical")  # their patterns depend on which members share a server
+BY_SERVER = ("rings", "hierarchical", REDUCED_BY_SWITCHES)  # their patterns depend on which members share a server
 OWN_BYTES = (("direct", Op.ALL_TO_ALL), ("pairwise", Op.ALL_TO_ALL))  # forward nothing, so members' bytes may differ
 ROOTED = (Op.REDUCE, Op.GATHER, Op.SCATTER, Op.BROADCAST)
 USUAL_ALGORITHM = {
@@ -371,6 +413,11 @@ def choices_of(algorithms: str = "", chunks: int = 1) -> dict[Op, tuple[Algorith
     for op, usual in USUAL_ALGORITHM.items():
         choices[op].setdefault(math.inf, AlgorithmChoice(math.inf, usual, chunks))
     return {op: tuple(of[below] for below in sorted(of)) for op, of in choices.items()}
+
+
+def uses_switches(algorithms: str) -> bool:
+    """Whether `algorithms` lets switches reduce (SHARP)."""
+    return any(choice.algorithm == REDUCED_BY_SWITCHES for each in choices_of(algorithms).values() for choice in each)
 
 
 def which_choice(choices: tuple[AlgorithmChoice, ...], bytes: np.ndarray) -> np.ndarray:
