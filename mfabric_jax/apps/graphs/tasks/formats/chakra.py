@@ -25,7 +25,7 @@ import numpy as np
 from mfabric_jax import units
 from mfabric_jax.apps.graphs.tasks.collectives.registry import ROOTED
 from mfabric_jax.apps.graphs.tasks.formats import files
-from mfabric_jax.apps.graphs.tasks.formats.files import Messages, Reading, Spot, Supplied
+from mfabric_jax.apps.graphs.tasks.formats.files import CollectiveOrder, Messages, Reading, Spot, Supplied
 from mfabric_jax.apps.graphs.tasks.graph import Op, TaskGraph, TaskKind, Tasks, number_labels
 from mfabric_jax.checks import COUNTS, InputError
 from mfabric_jax.flows.dependencies import cycle_of
@@ -268,8 +268,7 @@ class _Work(NamedTuple):
     supplied: Supplied
     noted: Counter
     messages: Messages
-    place_in_group: Counter
-    label: dict[int, tuple]
+    order: CollectiveOrder
     absent: frozenset[int]
 
 
@@ -282,7 +281,7 @@ def put_together(
     nth send matches the nth receive of the same source, destination and tag. Raise `InputError` for collectives that
     differ or lack members, and for messages without a sender.
     """
-    work = _Work(Tasks(len(ranks)), known, supplied, Counter(), Messages(), Counter(), {}, frozenset(absent))
+    work = _Work(Tasks(len(ranks)), known, supplied, Counter(), Messages(), CollectiveOrder(), frozenset(absent))
     every = [(node.number, rank, node) for rank, nodes in enumerate(ranks) for node in nodes]
     every.sort(key=lambda entry: entry[:2] if by_id else (entry[1], entry[0]))
     files.few_enough("a Chakra trace", len(every))
@@ -298,10 +297,10 @@ def put_together(
             work.noted.update(dropped)
             for first, then in waits:
                 work.tasks.wait(task_numbers[rank, then], task_numbers[rank, first])
-    _match_collectives(work)
-    _match_messages(work, [node for _, _, node in every])
+    work.order.check(work.tasks, known.groups, work.absent)
+    label: dict[int, tuple] = {**work.order.label, **_match_messages(work, [node for _, _, node in every])}
     tasks = work.tasks
-    tasks.column("match")[:] = number_labels([work.label.get(task) for task in range(len(every))])
+    tasks.column("match")[:] = number_labels([label.get(task) for task in range(len(every))])
     tasks.groups = tuple(known.groups)
     return PutTogether(tasks.graph(), _remarks(work.noted))
 
@@ -341,14 +340,8 @@ def _duration(node: Node, work: _Work) -> float:
     operations, supplied = node.number_of("num_ops"), work.supplied
     if node.micros or operations is None:
         return units.us(float(node.micros))
-    if not supplied.tflops:
-        work.noted["no duration"] += operations > 0
-        return 0.0
-    rate = units.tflops(supplied.tflops)
-    moved = node.number_of("tensor_size")
-    if supplied.memory_gigabytes_per_s and moved:
-        rate = min(rate, units.gigabytes_per_s(supplied.memory_gigabytes_per_s) * operations / moved)
-    return operations / rate if operations else 0.0
+    work.noted["no duration"] += not supplied.tflops and operations > 0
+    return supplied.computation_s(operations, node.number_of("tensor_size") or 0)
 
 
 def _send(node: Node, rank: int, work: _Work) -> int:
@@ -392,8 +385,7 @@ def _collective(node: Node, rank: int, work: _Work) -> int:
         work.noted["no root"] += root not in members
         root = root if root in members else members[0]
     task = _add(work, node, TaskKind.COLLECTIVE, rank, COMM, op=op, bytes=size, group=group, peer=root)
-    work.label[task] = (group, work.place_in_group[group, rank])
-    work.place_in_group[group, rank] += 1
+    work.order.add(task, group, rank)
     return task
 
 
@@ -409,38 +401,18 @@ _ADD = {
 }
 
 
-def _match_collectives(work: _Work) -> None:
-    columns = {name: work.tasks.column(name) for name in ("op", "bytes", "peer", "rank", "name")}
-    first: dict[tuple, int] = {}
-    for task, label in work.label.items():
-        lead = first.setdefault(label, task)
-        alike = ("op", "peer") if columns["op"][task] == Op.ALL_TO_ALL else ("op", "bytes", "peer")
-        if any(columns[name][lead] != columns[name][task] for name in alike):
-            ranks = sorted(columns["rank"][each] for each in (lead, task))
-            members = list(work.known.groups[label[0]])[:8]
-            raise InputError(
-                f"collective {label[1]} of communicator {members} must be the same on all ranks, but "
-                f"those of ranks {ranks[0]} and {ranks[1]} differ ({columns['name'][task]!r})."
-            )
-    for number, members in enumerate(work.known.groups):
-        count = {rank: work.place_in_group[number, rank] for rank in members if rank not in work.absent}
-        if len(set(count.values())) > 1:
-            most, least = (pick(count, key=lambda rank: count[rank]) for pick in (max, min))
-            raise InputError(
-                f"communicator {list(members)[:8]} must have equally many collectives on all its ranks, "
-                f"got {count[most]} on rank {most} and {count[least]} on rank {least}."
-            )
-
-
-def _match_messages(work: _Work, nodes: list[Node]) -> None:
+def _match_messages(work: _Work, nodes: list[Node]) -> dict[int, tuple]:
+    """Return the label of each task that sends or receives a message."""
+    label: dict[int, tuple] = {}
     matches = work.messages.match()
     for receive, source in matches.unsent:
         if source not in work.absent:
             nodes[receive].spot.refuse(f"receives a message from rank {source}, which does not send it")
         work.tasks.column("bytes")[receive] = nodes[receive].whole("comm_size")
     for send, receive, _ in matches.pairs:
-        work.label[send] = work.label[receive] = ("message", send)
+        label[send] = label[receive] = ("message", send)
     work.noted["no receive"] += matches.unreceived
+    return label
 
 
 REMARKS = {
@@ -550,19 +522,10 @@ def _nodes(path: Path) -> tuple[list[Node], bool]:
 
 
 def _read_set(name: Path, traces: dict[int, list[Node]], shared: Groups, supplied: Supplied, by_id: bool) -> Reading:
-    spot, ranks = Spot(repr(str(name))), supplied.ranks or len(traces)
-    spot.whole("ranks", ranks, 1, COUNTS["gpus"])
     of_rank = {rank: groups_in(nodes) for rank, nodes in traces.items()}
-    beyond = max(
-        [*traces, *(max(named, default=0) for groups in (shared, *of_rank.values()) for named in groups.values())]
-    )
-    absent = [rank for rank in range(ranks) if rank not in traces]
-    if beyond >= ranks or (absent and not supplied.ranks):
-        lost = absent[0] if absent else beyond
-        spot.refuse(
-            f"must have a file for every rank, got {files.count_phrase(len(traces), 'file')} without rank {lost}; to "
-            f"read it without the other files, set ranks to the number of all ranks, at least {beyond + 1}"
-        )
+    named = (max(members, default=0) for groups in (shared, *of_rank.values()) for members in groups.values())
+    absent = files.absent_ranks(Spot(repr(str(name))), traces, max([*traces, *named]), supplied.ranks)
+    ranks = len(absent) + len(traces)
     nodes = [traces.get(rank, []) for rank in range(ranks)]
     graph, remarks = put_together(nodes, Communicators(shared, of_rank, ranks), supplied, by_id, absent)
     some = f"files of {len(traces)} of {ranks} ranks: the others are absent, which absent='assume' allows."
