@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests import fuzz_mutations
-from tests.apps.graphs.tasks.formats import test_chakra, test_flexflow, test_htsim, test_simai
+from tests.apps.graphs.tasks.formats import test_chakra, test_flexflow, test_htsim, test_param, test_simai
 from tests.apps.recordings.measurements import samples
 from tests.fabric import test_graph_files as graphs
 from tests.fuzz_inputs import TASKS, case_and, reader
@@ -141,6 +141,38 @@ reader(
     test_simai.HEAD + test_simai.LISTS + test_simai.ROWS,
     tasks_in,
     free=("first", "second"),
+)
+PARAM = [
+    {"comms": "init", "pg_id": 1, "global_ranks": [0, 1], "world_size": 2},
+    test_param.comm("all_reduce", 64, req=1, pg_id=1, world_size=2, startTime_ns=1000, markers=["first"]),
+    test_param.comm("alltoallv", 6, 4, "half", in_split=[2, 4], out_split=[2, 2], startTime_ns=9000, latency_us=2.5),
+    {"comms": "wait", "req": 1, "pg_id": 1, "startTime_ns": 12000},
+    test_param.comm("send", 8, src_rank=0, dst_rank=1, use_batch=False),
+    test_param.comm("broadcast", 16, dtype="long", root=1),
+    {"compute": "gemm", "mm0_dim0": 8, "mm0_dim1": 16, "mm1_dim0": 16, "mm1_dim1": 32, "dtype": "float", "count": 2},
+]
+OTHER_END = {"in_msg_size": 4, "out_msg_size": 6, "in_split": [2, 2], "out_split": [4, 2]}
+PARAM_PEER = [*PARAM[:2], PARAM[2] | OTHER_END, PARAM[3], PARAM[4] | {"comms": "recv"}, *PARAM[5:]]
+
+
+def param_of(path: Path) -> Any:
+    from mfabric_jax.apps.graphs.tasks import read_with_remarks
+
+    graph, kind, remarks = read_with_remarks(path.parent, tflops=100.0, memory_gigabytes_per_s=1000.0)
+    columns = (graph.rank, graph.op, graph.bytes, graph.seconds, graph.peer, graph.match, graph.after)
+    return [kind, remarks, graph.groups, graph.name, *(each.tolist() for each in columns)]
+
+
+reader(
+    "PARAM's comms trace",
+    "trace/1.json",
+    "json",
+    lambda folder: test_param.put(folder / "trace", PARAM, PARAM_PEER),
+    param_of,
+    free=("markers", "first", "start"),
+)
+reader(
+    "PARAM's only trace", "a.json", "json", [*PARAM, PARAM[4] | {"comms": "recv"}], tasks_in, free=("markers", "first")
 )
 reader("htsim matrix", "a.cm", "text", test_htsim.MATRIX, tasks_in)
 reader("packed htsim matrix", "a.cm.gz", "binary", gzip.compress(test_htsim.MATRIX.encode(), mtime=0), tasks_in)

@@ -340,7 +340,9 @@ def _duration(node: Node, work: _Work) -> float:
     operations, supplied = node.number_of("num_ops"), work.supplied
     if node.micros or operations is None:
         return units.us(float(node.micros))
-    work.noted["no duration"] += not supplied.tflops and operations > 0
+    if not supplied.tflops or not operations:
+        work.noted["no duration"] += operations > 0
+        return 0.0
     return supplied.computation_s(operations, node.number_of("tensor_size") or 0)
 
 

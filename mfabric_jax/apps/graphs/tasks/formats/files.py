@@ -41,13 +41,10 @@ class Supplied:
     weights: str | Path | None = None
 
     def computation_s(self, operations: float, moved: float) -> float:
-        """Return the seconds of a computation by the roofline; 0 without `tflops`. `moved`: bytes of memory."""
-        if not self.tflops or not operations:
-            return 0.0
-        rate = units.tflops(self.tflops)
-        if self.memory_gigabytes_per_s and moved:
-            rate = min(rate, units.gigabytes_per_s(self.memory_gigabytes_per_s) * operations / moved)
-        return operations / rate
+        """Return the seconds of a computation by the roofline. `moved`: bytes of memory. Unknown rates take no time."""
+        computes = operations / units.tflops(self.tflops) if self.tflops else 0.0
+        moves = moved / units.gigabytes_per_s(self.memory_gigabytes_per_s) if self.memory_gigabytes_per_s else 0.0
+        return max(computes, moves)
 
 
 class Reading(NamedTuple):
@@ -230,8 +227,8 @@ class CollectiveOrder:
             if any(columns[name][lead] != columns[name][task] for name in alike):
                 ranks = sorted(columns["rank"][each] for each in (lead, task))
                 raise InputError(
-                    f"collective {label[1]} of communicator {list(groups[label[0]])[:8]} must be the same on all ranks, but "
-                    f"those of ranks {ranks[0]} and {ranks[1]} differ ({columns['name'][task]!r})."
+                    f"collective {label[1]} of communicator {list(groups[label[0]])[:8]} must be the same on all "
+                    f"ranks, but those of ranks {ranks[0]} and {ranks[1]} differ ({columns['name'][task]!r})."
                 )
         for number, members in enumerate(groups):
             count = {rank: self._count[number, rank] for rank in members if rank not in absent}
