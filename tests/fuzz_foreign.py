@@ -132,6 +132,14 @@ FEEDER = {
         {"Id": 7, "NodeType": 4, "Name": "b", "data_deps": [6], "num_ops": 1000, "tensor_size": 8, "runtime": 3},
     ]
 }
+reader(
+    "Chakra's jsonizer",
+    "b.json",
+    "text",
+    test_chakra.as_jsonized(*test_chakra.newest()),
+    tasks_in,
+    free=("process_group", "init", "schema", "pid", "rf_id", "fw_parent", "stream", "version", "chakra"),
+)
 reader("Chakra's feeder", "trace.0.json", "json", FEEDER, tasks_in, free=("Name",))
 reader("SimAI workload", "a.txt", "text", test_simai.HEAD + test_simai.ROWS, tasks_in, free=("first", "second"))
 reader(

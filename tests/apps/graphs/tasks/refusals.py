@@ -9,7 +9,7 @@ from mfabric_jax.apps.graphs.tasks.formats.param_entries import GEMM_DIMS
 from mfabric_jax.apps.graphs.tasks.formats.registry import read_tasks
 from mfabric_jax.apps.graphs.tasks.graph import Op, TaskKind, Tasks
 from mfabric_jax.apps.graphs.tasks.lowering import lower_tasks
-from tests.apps.graphs.tasks.formats.test_chakra import COLL, COMP, RECV, SEND, node, put
+from tests.apps.graphs.tasks.formats.test_chakra import COLL, COMP, RECV, SEND, as_jsonized, newest, node, put
 from tests.apps.graphs.tasks.formats.test_flexflow import GPUS, graph_of, topoopt
 from tests.apps.graphs.tasks.formats.test_goal import TWO
 from tests.apps.graphs.tasks.formats.test_htsim import MATRIX
@@ -66,6 +66,10 @@ def htsim(old, new):
 
 def simai(old, new, **given):
     return text("a.txt", HEAD + ROWS, old, new, **given)
+
+
+def jsonized(old, new):
+    return text("b.json", as_jsonized(*newest()), old, new)
 
 
 def param(*entries, **given):
@@ -129,6 +133,14 @@ REFUSED = [
     (choice("all-reduce:<x=ring"), "'x' in 'all-reduce:<x=ring' must be a whole number"),
     (choice("all-reduce=ring,all-reduce=direct"), "once, but 'all-reduce=direct' repeats"),
     (lambda: ALGORITHMS["hierarchical"][Op.ALL_REDUCE]((0, 0, 1)), "equally many members on each server, got 1 to 2."),
+    (jsonized('"id": "3"', '"id": "-3"'), "node 3 (counted from 1) of", "is no node as Chakra's jsonizer writes it"),
+    (
+        jsonized("COMM_COLL_NODE", "COMM_NODE"),
+        "node 3 (counted from 1) of",
+        "is no node as Chakra's jsonizer writes it",
+    ),
+    (jsonized('"id": "3"', '"id": "3",,'), "b.json' is not JSON of Chakra's jsonizer"),
+    (jsonized("{", '{"attr": [{"name"}]}[]{'), "b.json' is not JSON of Chakra's jsonizer"),
     (param({"comms": "barrier", "compute": "gemm"}), "entry 0 (counted from 0) of", "either comms or compute"),
     (param(comm("allreduc", 4)), "must have comms of", "got 'allreduc'"),
     (param(comm("all_reduce", 4, dtype="fp8")), "must have a dtype of bool, byte,", "got 'fp8'"),

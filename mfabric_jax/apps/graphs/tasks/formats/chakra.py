@@ -1,4 +1,4 @@
-"""Read Chakra execution traces, `PREFIX.{rank}.et`, and the JSON form of their feeder: a whole set, or one file.
+"""Read Chakra execution traces, `PREFIX.{rank}.et`, and the JSON of its feeder and jsonizer: a whole set, or one file.
 
 Nodes mean the same as in ASTRA-sim: both kinds of dependencies count, durations are in microseconds, and `comm_size` of
 an all-gather is a rank's own part. Of an NPU's ready nodes, one CPU operation, one GPU computation, one send or
@@ -10,7 +10,8 @@ Workload.cc, HardwareResource.cc, feeder_v3 of github.com/astra-sim/astra-sim; s
 github.com/mlcommons/chakra.
 
 A file, gzipped or not, is a GlobalMetadata and then Nodes, each preceded by its length as a varint. Field numbers are
-those of schema/protobuf/et_def.proto of github.com/mlcommons/chakra since May 2024 (its "0.0.4").
+those of schema/protobuf/et_def.proto of github.com/mlcommons/chakra, the same in 0.0.4 (May 2024) and 1.0.0 (May
+2026). The jsonizer (src/jsonizer there) writes the same messages as JSON objects.
 """
 
 import re
@@ -31,7 +32,7 @@ from mfabric_jax.checks import COUNTS, InputError
 from mfabric_jax.flows.dependencies import cycle_of
 from mfabric_jax.support.extras import load_extra
 from mfabric_jax.support.text_files import mapping_in, parse_json
-from mfabric_jax.support.unread import name_unread
+from mfabric_jax.support.unread import name_unread, say_unread
 
 
 def messages_module() -> Any:
@@ -99,6 +100,8 @@ HARMLESS = re.compile(  # attributes of converters and generators that affect ne
     r"mfabric_.*|inputs|outputs|op_type|op_schema|tid|fw_tid|fw_parent|seq_id|rf_id|scope|cid|stream|correlation"
     r"|kernel_backend|kernel_file|involved_dim|pg_desc|rank|python_.*|ts|cat|ph|pid|external_id|record_.*"
 )
+SCHEMAS = ("0.0.4", "1.0.0")
+OF_METADATA = ("schema", "pid", "time", "start_ts", "finish_ts", "input_file", "collective")  # they change nothing
 OF_FEEDER = ("Id", "Name", "NodeType", "runtime", "data_deps", "ctrlDeps")
 FEEDER_FIELDS = ("workload_graph", "workload_name", "ngpus", "soc")  # fields of the feeder's file
 
@@ -106,9 +109,22 @@ FEEDER_FIELDS = ("workload_graph", "workload_name", "ngpus", "soc")  # fields of
 def name_left_out(path: Path, nodes: Iterable[Node]) -> None:
     """Report the attributes of nodes that are not read but could affect results."""
     read = (node for node in nodes if node.kind != NodeType.METADATA)
-    names = dict.fromkeys(name for node in read for name in node.attributes)
+    values = [item for node in read for item in node.attributes.items()]
+    names = dict.fromkeys(name for name, value in values if name != "comm_priority" or value)
     left = [name for name in names if name not in (*READ, *OF_FEEDER) and not HARMLESS.fullmatch(name)]
     name_unread(repr(str(path)), "attributes of nodes", left)
+
+
+def check_metadata(path: Path, metadata: Any) -> bool:
+    """Return whether ids order the tasks of all ranks. Report an unknown version, and attributes that are not read."""
+    fields = {item.name: value_of(item) for item in metadata.attr}
+    schema = str(fields.get("schema") or "")
+    for version in (metadata.version, schema.partition("chakra.")[2]):
+        if version and version not in SCHEMAS:
+            say_unread(f"{str(path)!r} states Chakra's schema {version:.40}; it is read as {SCHEMAS[-1]}.")
+    left = [name for name in fields if name not in OF_METADATA and not name.startswith(OURS)]
+    name_unread(repr(str(path)), "attributes of its GlobalMetadata", left)
+    return bool(fields.get(BY_ID))
 
 
 def of_message(message: Any, path: str) -> Node:
@@ -449,11 +465,14 @@ def _remarks(noted: Counter) -> tuple[str, ...]:
 
 ONE = re.compile(r"(?P<prefix>.*)\.(?P<rank>\d{1,8})\.(?P<kind>et|json)(\.(gz|xz))?")
 BY_ID = "mfabric_ids_over_all_ranks"  # attribute of the GlobalMetadata: ids order the tasks of all ranks
+JSONIZED = re.compile(  # the beginning of what the jsonizer writes: a GlobalMetadata
+    rb'\s*\{\s*("version"\s*:\s*"[^"]*"\s*,?\s*)?("attr"\s*:\s*\[\s*\{\s*"name"|\}\s*\{\s*"(id|name|type)"\s*:)'
+)
 EMPTY = "mfabric_empty"  # attribute of a placeholder node: ASTRA-sim stops at a rank without nodes
 
 
 def tells(head: bytes) -> bool:
-    return b'"workload_graph"' in head
+    return b'"workload_graph"' in head or bool(JSONIZED.match(head))
 
 
 def is_set(path: Path) -> bool:
@@ -507,20 +526,28 @@ def _set_of(path: Path) -> dict[int, Path]:
 
 
 def _nodes(path: Path) -> tuple[list[Node], bool]:
-    if ".json" in path.suffixes:
-        fields = mapping_in(files.read_unpacked(path), repr(str(path)), "tasks")
-        rows = fields.get("workload_graph")
-        if not isinstance(rows, list):
-            raise InputError(f"{str(path)!r} must have a list of Chakra nodes, workload_graph.")
-        listed = [of_json(item, order, str(path)) for order, item in enumerate(rows)]
-        name_unread(repr(str(path)), "fields", [name for name in fields if name not in FEEDER_FIELDS])
-        return listed, False
-    metadata, messages = messages_module().read_stream(path)
+    """Return the nodes of a file, and whether ids order the tasks of all ranks."""
+    data = files.read_unpacked(path) if ".json" in path.suffixes else b""
+    if data and not JSONIZED.match(data):
+        return _of_feeder(path, data), False
+    types = [f"{kind.name}_NODE" for kind in NodeType]
+    read = messages_module()
+    metadata, messages = read.read_json_stream(path, data, types) if data else read.read_stream(path)
     nodes = [of_message(item, str(path)) for item in messages]
     if not any(node.attributes for node in nodes) and any(node.kind >= NodeType.COMM_SEND for node in nodes):
         raise InputError(f"{str(path)!r} must have nodes with attributes, got none: its schema is too old.")
-    fields = {item.name: value_of(item) for item in metadata.attr}
-    return [node for node in nodes if EMPTY not in node.attributes], bool(fields.get(BY_ID))
+    by_id = check_metadata(path, metadata)
+    return [node for node in nodes if EMPTY not in node.attributes], by_id
+
+
+def _of_feeder(path: Path, data: bytes) -> list[Node]:
+    fields = mapping_in(data, repr(str(path)), "tasks")
+    rows = fields.get("workload_graph")
+    if not isinstance(rows, list):
+        raise InputError(f"{str(path)!r} must have a list of Chakra nodes, workload_graph.")
+    listed = [of_json(item, order, str(path)) for order, item in enumerate(rows)]
+    name_unread(repr(str(path)), "fields", [name for name in fields if name not in FEEDER_FIELDS])
+    return listed
 
 
 def _read_set(name: Path, traces: dict[int, list[Node]], shared: Groups, supplied: Supplied, by_id: bool) -> Reading:
