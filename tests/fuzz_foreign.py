@@ -453,3 +453,32 @@ for name, form, text in (
 ):
     beyond = ("type", "Model", "chat_id", "parent_chat_id", "turn", fuzz_mutations.UNKNOWN)
     reader(f"requests of {name}", "log.txt", form, text, arrivals_in, free=beyond)
+
+
+def turns_in(path: Path) -> Any:
+    from mfabric_jax.apps.serving.arrivals import read_arrivals
+
+    found = read_arrivals(path, 10_000, turns="after")
+    assert found.turns is not None
+    columns = (found.arrival_s, found.prompt, found.fresh, found.answer, *found.turns)
+    return [found.left_out, *(each.tolist() for each in columns)]
+
+
+TURNS_OF_BURST = log(
+    ["Timestamp,Session ID,Elapsed time,Request tokens,Response tokens"]
+    + [f"{n / 2},{n % 7},0.2{n},{300 + n},{40 + n}" for n in range(30)]
+)
+TURNS_OF_MOONCAKE = log(
+    [
+        json.dumps({"timestamp": 500 * n, "input_length": 600 * (n // 5 + 1), "output_length": 40, "hash_ids": blocks})
+        for n in range(30)
+        for blocks in [[100 * (n % 5) + block for block in range(-(-600 * (n // 5 + 1) // 512))]]
+    ]
+)
+TURNS_OF_BAILIAN = log([json.dumps(chat | {"parent_chat_id": n - 7}) for n, chat in enumerate(CHATS)])
+for name, form, text in (
+    ("BurstGPT", "csv", TURNS_OF_BURST),
+    ("Mooncake", "jsonl", TURNS_OF_MOONCAKE),
+    ("Qwen-Bailian", "jsonl", TURNS_OF_BAILIAN),
+):
+    reader(f"turns of {name}", "log.txt", form, text, turns_in, free=("turn", "type", fuzz_mutations.UNKNOWN))
