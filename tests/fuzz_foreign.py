@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests import fuzz_mutations
-from tests.apps.graphs.tasks.formats import test_chakra, test_flexflow, test_htsim, test_simai
+from tests.apps.graphs.tasks.formats import test_chakra, test_flexflow, test_htsim, test_param, test_simai
 from tests.apps.recordings.measurements import samples
 from tests.fabric import test_graph_files as graphs
 from tests.fuzz_inputs import TASKS, case_and, reader
@@ -132,6 +132,14 @@ FEEDER = {
         {"Id": 7, "NodeType": 4, "Name": "b", "data_deps": [6], "num_ops": 1000, "tensor_size": 8, "runtime": 3},
     ]
 }
+reader(
+    "Chakra's jsonizer",
+    "b.json",
+    "text",
+    test_chakra.as_jsonized(*test_chakra.newest()),
+    tasks_in,
+    free=("process_group", "init", "schema", "pid", "rf_id", "fw_parent", "stream", "version", "chakra"),
+)
 reader("Chakra's feeder", "trace.0.json", "json", FEEDER, tasks_in, free=("Name",))
 reader("SimAI workload", "a.txt", "text", test_simai.HEAD + test_simai.ROWS, tasks_in, free=("first", "second"))
 reader(
@@ -141,6 +149,38 @@ reader(
     test_simai.HEAD + test_simai.LISTS + test_simai.ROWS,
     tasks_in,
     free=("first", "second"),
+)
+PARAM = [
+    {"comms": "init", "pg_id": 1, "global_ranks": [0, 1], "world_size": 2},
+    test_param.comm("all_reduce", 64, req=1, pg_id=1, world_size=2, startTime_ns=1000, markers=["first"]),
+    test_param.comm("alltoallv", 6, 4, "half", in_split=[2, 4], out_split=[2, 2], startTime_ns=9000, latency_us=2.5),
+    {"comms": "wait", "req": 1, "pg_id": 1, "startTime_ns": 12000},
+    test_param.comm("send", 8, src_rank=0, dst_rank=1, use_batch=False),
+    test_param.comm("broadcast", 16, dtype="long", root=1),
+    {"compute": "gemm", "mm0_dim0": 8, "mm0_dim1": 16, "mm1_dim0": 16, "mm1_dim1": 32, "dtype": "float", "count": 2},
+]
+OTHER_END = {"in_msg_size": 4, "out_msg_size": 6, "in_split": [2, 2], "out_split": [4, 2]}
+PARAM_PEER = [*PARAM[:2], PARAM[2] | OTHER_END, PARAM[3], PARAM[4] | {"comms": "recv"}, *PARAM[5:]]
+
+
+def param_of(path: Path) -> Any:
+    from mfabric_jax.apps.graphs.tasks import read_with_remarks
+
+    graph, kind, remarks = read_with_remarks(path.parent, tflops=100.0, memory_gigabytes_per_s=1000.0)
+    columns = (graph.rank, graph.op, graph.bytes, graph.seconds, graph.peer, graph.match, graph.after)
+    return [kind, remarks, graph.groups, graph.name, *(each.tolist() for each in columns)]
+
+
+reader(
+    "PARAM's comms trace",
+    "trace/1.json",
+    "json",
+    lambda folder: test_param.put(folder / "trace", PARAM, PARAM_PEER),
+    param_of,
+    free=("markers", "first", "start"),
+)
+reader(
+    "PARAM's only trace", "a.json", "json", [*PARAM, PARAM[4] | {"comms": "recv"}], tasks_in, free=("markers", "first")
 )
 reader("htsim matrix", "a.cm", "text", test_htsim.MATRIX, tasks_in)
 reader("packed htsim matrix", "a.cm.gz", "binary", gzip.compress(test_htsim.MATRIX.encode(), mtime=0), tasks_in)
@@ -413,3 +453,32 @@ for name, form, text in (
 ):
     beyond = ("type", "Model", "chat_id", "parent_chat_id", "turn", fuzz_mutations.UNKNOWN)
     reader(f"requests of {name}", "log.txt", form, text, arrivals_in, free=beyond)
+
+
+def turns_in(path: Path) -> Any:
+    from mfabric_jax.apps.serving.arrivals import read_arrivals
+
+    found = read_arrivals(path, 10_000, turns="after")
+    assert found.turns is not None
+    columns = (found.arrival_s, found.prompt, found.fresh, found.answer, *found.turns)
+    return [found.left_out, *(each.tolist() for each in columns)]
+
+
+TURNS_OF_BURST = log(
+    ["Timestamp,Session ID,Elapsed time,Request tokens,Response tokens"]
+    + [f"{n / 2},{n % 7},0.2{n},{300 + n},{40 + n}" for n in range(30)]
+)
+TURNS_OF_MOONCAKE = log(
+    [
+        json.dumps({"timestamp": 500 * n, "input_length": 600 * (n // 5 + 1), "output_length": 40, "hash_ids": blocks})
+        for n in range(30)
+        for blocks in [[100 * (n % 5) + block for block in range(-(-600 * (n // 5 + 1) // 512))]]
+    ]
+)
+TURNS_OF_BAILIAN = log([json.dumps(chat | {"parent_chat_id": n - 7}) for n, chat in enumerate(CHATS)])
+for name, form, text in (
+    ("BurstGPT", "csv", TURNS_OF_BURST),
+    ("Mooncake", "jsonl", TURNS_OF_MOONCAKE),
+    ("Qwen-Bailian", "jsonl", TURNS_OF_BAILIAN),
+):
+    reader(f"turns of {name}", "log.txt", form, text, turns_in, free=("turn", "type", fuzz_mutations.UNKNOWN))

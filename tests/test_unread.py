@@ -28,7 +28,7 @@ NAMED = [  # reader, what stands in its good file, what stands there instead, wo
     ("recording LAER-MoE", "token_num\n", "token_num,zz\n", "columns are not read"),
     ("placement of EPLB", '"logcnt"', '"log_cnt"', "number: log_cnt."),
     ("placement of vLLM-Ascend", '"device_count"', '"devices"', "number: devices."),
-    ("requests of BurstGPT", "Model", "Modell", "columns are not read, though they could change a number: modell"),
+    ("requests of BurstGPT", "Model", "Modell", "columns are not read, though they could change a number: Modell"),
     (
         "requests of Mooncake",
         '"hash_ids"',

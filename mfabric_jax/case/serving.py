@@ -87,6 +87,13 @@ class LoadSettings(SettingsGroup, frozen=True):
         doc("Tokens of each block in the hash_ids of `arrivals` (auto: worked out from the number of blocks)."),
     ] = None
     requests: Annotated[Count, doc("Number of requests to generate, or to take from the start of the log.")] = 10000
+    turns: Annotated[
+        Literal["open", "after"],
+        doc(
+            "When further turns of a conversation in `arrivals` arrive. open: at their logged times; after: once the"
+            " answer before has ended, as long after it as in the log."
+        ),
+    ] = "open"
     repeat: Annotated[Count, doc("Number of times that all requests arrive, one pass after the other.")] = 1
     warmup: Annotated[
         Annotated[float, msgspec.Meta(ge=0, lt=1)],

@@ -41,7 +41,7 @@ ARRIVE = "where requests arrive (--rate or --arrivals)"
 USES = [  # prefixes of settings, the cases that read them, and the condition in words
     (tuple(f"serving.load.{name}" for name in OF_LOAD), _arrives, ARRIVE),
     (
-        ("serving.load.unit", "serving.load.block"),
+        ("serving.load.unit", "serving.load.block", "serving.load.turns"),
         lambda case: case.serving.load.arrivals is not None,
         "for a log of requests (--arrivals)",
     ),

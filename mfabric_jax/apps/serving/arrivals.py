@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mfabric_jax import units
+from mfabric_jax.apps.serving.turns import Turns, previous_by_blocks, previous_by_name, turns_of
 from mfabric_jax.checks import InputError, not_negative, one_of, whole
 from mfabric_jax.support.text_files import parse_json
 from mfabric_jax.support.unread import name_unread
@@ -48,7 +49,8 @@ AZURE = Form("Azure", ("timestamp", "contexttokens", "generatedtokens"), None)
 BURST = Form("BurstGPT", ("timestamp", "request tokens", "response tokens"), "s")
 MOONCAKE = Form("Mooncake", ("timestamp", "input_length", "output_length"), "ms", block=512)
 BAILIAN = Form("Qwen-Bailian", MOONCAKE.columns, "s", block=16)
-IGNORED_COLUMNS = ("session id", "elapsed time", "model", "total tokens", "log type", "numimages", "")  # in public logs
+SESSION, ELAPSED = "session id", "elapsed time"  # BurstGPT since release 2.0: conversation; seconds to the last token
+IGNORED_COLUMNS = (SESSION, ELAPSED, "model", "total tokens", "log type", "numimages", "")  # in public logs
 CHAT = {"chat_id", "parent_chat_id", "turn"}  # fields of Qwen-Bailian that Mooncake does not have
 KNOWN_FIELDS = (*MOONCAKE.columns, "hash_ids", "type", *CHAT)
 USUAL_RATES = 0.005, 10.0  # requests/s; public logs with numeric times have 0.03 (in their first minutes) to 7
@@ -63,6 +65,7 @@ class Requests:
     - `arrival_s` [R]: seconds since the first one; `prompt`, `answer` [R]: tokens; `fresh` [R]: prompt tokens that no
       cache holds.
     - `left_out`: failed requests of a log, without answer or prompt.
+    - `turns`: which requests arrive after the answer of another instead of at `arrival_s`; None: no request does.
     """
 
     arrival_s: Float[np.ndarray, "R"]
@@ -70,18 +73,21 @@ class Requests:
     fresh: Float[np.ndarray, "R"]
     answer: Float[np.ndarray, "R"]
     left_out: int = 0
+    turns: Turns | None = None
 
     def __len__(self) -> int:
         return len(self.arrival_s)
 
     def select(self, which: np.ndarray) -> "Requests":
         """Return the requests that a mask or an index selects."""
-        return Requests(self.arrival_s[which], self.prompt[which], self.fresh[which], self.answer[which], self.left_out)
+        turns = None if self.turns is None else self.turns.select(which)
+        columns = self.arrival_s[which], self.prompt[which], self.fresh[which], self.answer[which]
+        return Requests(*columns, self.left_out, turns)
 
     @property
     def rate(self) -> float:
         """Mean requests per second; infinite if all arrive at once."""
-        span = float(self.arrival_s[-1])
+        span = float(self.arrival_s.max())
         return (len(self) - 1) / span if span else math.inf
 
 
@@ -94,10 +100,12 @@ def poisson(rate: float, count: int, prompt: float, fresh: float, answer: float,
 
 
 def stretch_to_rate(requests: Requests, rate: float) -> Requests:
-    """Return the requests with arrival times scaled to a mean rate [requests/s]."""
+    """Return the requests with arrival times, and the times that users think, scaled to a mean rate [requests/s]."""
     if not 0 < requests.rate < math.inf:
         raise InputError("serving.load.rate needs requests at two or more times to scale, and the trace has one.")
-    return dataclasses.replace(requests, arrival_s=requests.arrival_s * (requests.rate / rate))
+    factor = requests.rate / rate
+    turns = None if requests.turns is None else requests.turns._replace(think_s=requests.turns.think_s * factor)
+    return dataclasses.replace(requests, arrival_s=requests.arrival_s * factor, turns=turns)
 
 
 def repeat_requests(requests: Requests, times: int) -> Requests:
@@ -108,29 +116,41 @@ def repeat_requests(requests: Requests, times: int) -> Requests:
     run_s = float(requests.arrival_s[-1]) + (0.0 if math.isinf(requests.rate) else 1 / requests.rate)
     arrival_s = (run_s * np.arange(times)[:, None] + requests.arrival_s).ravel()
     prompt, fresh, answer = (np.tile(each, times) for each in (requests.prompt, requests.fresh, requests.answer))
-    return Requests(arrival_s, prompt, fresh, answer, times * requests.left_out)
+    turns = None if requests.turns is None else requests.turns.repeat(times)
+    return Requests(arrival_s, prompt, fresh, answer, times * requests.left_out, turns)
 
 
 # -------------------------------------------------------------------------------------------------------------- readers
 class LogRow(NamedTuple):
     """A line of a log: line number, time in the log's unit (for a date: seconds), prompt and answer tokens, and the
-    names of the prompt's blocks."""
+    names of the prompt's blocks.
+
+    `name`: of the request or its conversation; `continued`: the name that it continues; `service`: how long its answer
+    took. All three are as in the log, None where it lacks them.
+    """
 
     line: int
     time: float
     prompt: int
     answer: int
     blocks: tuple = ()
+    name: Any = None
+    continued: Any = None
+    service: Any = None
 
 
-def read_arrivals(path: str | Path, most: int, unit: str | None = None, block: int | None = None) -> Requests:
+def read_arrivals(
+    path: str | Path, most: int, unit: str | None = None, block: int | None = None, turns: str = "open"
+) -> Requests:
     """Return the first `most` answered requests of a log.
 
     - `unit`: unit of its timestamps (s, ms, us, ns); `block`: tokens per block. None: as in the format, if the log
       agrees with that.
+    - `turns`: open, or after: requests that continue a conversation have `Requests.turns`.
 
     Raise `InputError` for an unreadable file, an unknown format, a wrong value (with its line), a log without answered
-    requests, or a log whose unit or block size is ambiguous.
+    requests, a log whose unit or block size is ambiguous, or one that does not tell what continues what, if `turns` is
+    after.
     """
     named = repr(str(path))
     rows: list[LogRow] = []
@@ -160,7 +180,9 @@ def read_arrivals(path: str | Path, most: int, unit: str | None = None, block: i
     rows.sort(key=lambda row: row.time)
     time, prompt, answer = (np.array([row[column] for row in rows], float) for column in (1, 2, 3))
     arrival_s = (time - time[0]) * _second_of(time, form, unit, named)
-    return Requests(arrival_s, prompt, _fresh(rows, form, block, named), answer, left_out)
+    fresh = _fresh(rows, form, block, named)
+    linked = _turns(rows, arrival_s, form, block, named) if turns == "after" else None
+    return Requests(arrival_s, prompt, fresh, answer, left_out, linked)
 
 
 def _rows(lines: Iterator[str], named: str, unread: dict[str, None]) -> tuple[Form, Iterator[LogRow]]:
@@ -169,14 +191,16 @@ def _rows(lines: Iterator[str], named: str, unread: dict[str, None]) -> tuple[Fo
     if first.lstrip().startswith("{"):
         form = BAILIAN if any(f'"{name}"' in first for name in CHAT) else MOONCAKE
         return form, _objects(itertools.chain([first], lines), named, form, unread)
-    columns = [name.strip().lower() for name in next(csv.reader([first]), [])]
+    header = [name.strip() for name in next(csv.reader([first]), [])]
+    columns = [name.lower() for name in header]
     for form, moment in ((AZURE, _moment), (BURST, _second)):
         if set(form.columns) <= set(columns):
             if twice := [name for name in form.columns if columns.count(name) > 1]:
                 raise InputError(
                     f"{named} must have the column {twice[0]!r} once, got it {columns.count(twice[0])} times."
                 )
-            unread.update(dict.fromkeys(name for name in columns if name not in (*form.columns, *IGNORED_COLUMNS)))
+            known = (*form.columns, *IGNORED_COLUMNS)
+            unread.update(dict.fromkeys(name for name in header if name.lower() not in known))
             return form, _table(lines, named, columns, form.columns, moment)
     begins = f"{named} begins with neither the columns of Azure or BurstGPT nor an object of Mooncake"
     raise InputError(f"{begins}, got {first.strip()!r:.60}; {GIVE}.")
@@ -186,6 +210,7 @@ def _table(
     lines: Iterator[str], named: str, columns: list[str], names: tuple[str, ...], moment: Callable[[str, str], float]
 ) -> Iterator[LogRow]:
     places = [columns.index(name) for name in names]
+    session, elapsed = (columns.index(name) if name in columns else None for name in (SESSION, ELAPSED))
     for number, cells in enumerate(csv.reader(lines), start=2):
         if not cells:
             continue
@@ -198,6 +223,9 @@ def _table(
             moment(f"{where}: {names[0]}", when),
             _tokens(f"{where}: {names[1]}", prompt),
             _tokens(f"{where}: {names[2]}", answer),
+            name=(cells[session].strip() or None) if session is not None else None,
+            continued=(cells[session].strip() or None) if session is not None else None,
+            service=(cells[elapsed].strip() or None) if elapsed is not None else None,
         )
 
 
@@ -226,6 +254,8 @@ def _objects(lines: Iterator[str], named: str, form: Form, unread: dict[str, Non
             whole(f"{where}: input_length", prompt, at_least=0),
             whole(f"{where}: output_length", answer, at_least=0),
             tuple(blocks),
+            name=table.get("chat_id"),
+            continued=table.get("parent_chat_id"),
         )
 
 
@@ -359,3 +389,31 @@ def _blocks(rows: list[LogRow], form: Form, stated: int | None, named: str) -> l
             "lines."
         )
     return sizes
+
+
+# ---------------------------------------------------------------------------------------------- turns of conversations
+def _turns(rows: list[LogRow], arrival_s: Float[np.ndarray, "R"], form: Form, block: int | None, named: str) -> Turns:
+    """What continues what: by chat_id and parent_chat_id, by the session, or else by the blocks of prompts."""
+    if any(row.name is not None for row in rows):
+        for row in rows:
+            for value in (row.name, row.continued):
+                if isinstance(value, bool) or not isinstance(value, int | str | None):
+                    raise InputError(
+                        f"{named}, line {row.line}: chat_id must be a number or a name, got {value!r:.80}."
+                    )
+        previous = previous_by_name([row.name for row in rows], [row.continued for row in rows])
+    elif any(row.blocks for row in rows):
+        size = _blocks(rows, form, block, named)[0]
+        texts, prompt, answer = ([getattr(row, field) for row in rows] for field in ("blocks", "prompt", "answer"))
+        previous = previous_by_blocks(texts, prompt, answer, size)
+    else:
+        raise InputError(
+            f"{named} does not tell which request continues another, as serving.load.turns after needs: by chat_id and "
+            "parent_chat_id (Qwen-Bailian), Session ID (BurstGPT) or hash_ids (Mooncake); state open."
+        )
+    if max(previous) < 0:
+        raise InputError(f"no request of {named} continues another; state serving.load.turns open.")
+    service = [
+        0.0 if row.service is None else _second(f"{named}, line {row.line}: {ELAPSED}", row.service) for row in rows
+    ]
+    return turns_of(previous, arrival_s, np.array(service))

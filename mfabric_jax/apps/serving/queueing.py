@@ -1,6 +1,7 @@
 """Event simulation of requests through two pools: prefill, transfer of keys and values, decoding.
 
-Arrivals wait in one queue for prefill. An idle group starts a pass with all waiting prompts that fit, each on the GPU
+Requests arrive at their times, or some time after the last token of the answer that they continue (`Requests.turns`).
+They wait in one queue for prefill. An idle group starts a pass with all waiting prompts that fit, each on the GPU
 with the most room left; the rest of a prompt goes into the group's next pass. A pass takes as long as its busiest GPU.
 A prefilled request waits, first come first served, for the emptiest decoding GPU. There it reserves cache for its whole
 answer, so no request is ever evicted. Then its keys and values travel, and it joins its group's next step. A group runs
@@ -9,6 +10,7 @@ steps, each with all of its requests, as long as it has any.
 The GPUs that share a request's attention (one, or `serving.tp`) are called a *unit* here.
 """
 
+import dataclasses
 import heapq
 import math
 from bisect import bisect_right
@@ -113,11 +115,12 @@ class Wire(NamedTuple):
 class Timeline(NamedTuple):
     """Events of R requests, and all passes and steps.
 
-    - Moments [s]: first pass begins, prefill ends, transfer begins and ends, first token, last token.
+    - Moments [s]: arrival, first pass begins, prefill ends, transfer begins and ends, first token, last token.
     - `sender`, `receiver`: units that prefill and decode the request.
     - `passes` [P 3]: begin, end and tokens; `steps` [K 3]: begin, end and requests.
     """
 
+    arrived_s: Float[np.ndarray, "R"]
     begun_s: Float[np.ndarray, "R"]
     prefilled_s: Float[np.ndarray, "R"]
     sent_s: Float[np.ndarray, "R"]
@@ -140,20 +143,56 @@ class Limits(NamedTuple):
     most: int
 
 
+class ArrivalQueue:
+    """Requests that have not arrived. Those that continue an answer are unknown until it has ended.
+
+    `arrived_s` [R]: arrivals so far; nan for requests that are unknown.
+    """
+
+    def __init__(self, requests: Requests):
+        turns, every = requests.turns, range(len(requests))
+        previous = [-1] * len(requests) if turns is None else turns.previous.tolist()
+        self._think_s = [] if turns is None else turns.think_s.tolist()
+        self._next: dict[int, list[int]] = {}
+        for request in every:
+            if previous[request] >= 0:
+                self._next.setdefault(previous[request], []).append(request)
+        self.arrived_s = np.where(np.array(previous) < 0, requests.arrival_s, math.nan)
+        self._waiting = [(self.arrived_s[request].item(), request) for request in every if previous[request] < 0]
+        heapq.heapify(self._waiting)
+
+    def next_s(self) -> float:
+        """Return when the next known request arrives; infinite if there is none."""
+        return self._waiting[0][0] if self._waiting else math.inf
+
+    def take(self, now_s: float) -> list[int]:
+        """Remove and return the requests that have arrived."""
+        taken = []
+        while self._waiting and self._waiting[0][0] <= now_s:
+            taken.append(heapq.heappop(self._waiting)[1])
+        return taken
+
+    def answer(self, now_s: float, done: list[int]) -> None:
+        """Let the users whose answers end now think about their next turns."""
+        for request in (further for ended in done for further in self._next.get(ended, ())):
+            self.arrived_s[request] = now_s + self._think_s[request]
+            heapq.heappush(self._waiting, (self.arrived_s[request].item(), request))
+
+
 class Late:
     """Counters of late requests: `waited` too long for the first token, `slow` from token to token, or `either`."""
 
     def __init__(self, limits: Limits, requests: Requests):
         self.limits, self.waited, self.slow, self.either = limits, 0, 0, 0
-        self._arrival, self._further = requests.arrival_s.tolist(), (requests.answer - 1).tolist()
+        self._further = (requests.answer - 1).tolist()
 
-    def too_many(self, done: list[int], first_s: np.ndarray, end_s: np.ndarray) -> bool:
+    def too_many(self, done: list[int], arrived_s: np.ndarray, first_s: np.ndarray, end_s: np.ndarray) -> bool:
         """Count the requests that end now; return whether more are late than allowed."""
         for request in done:
             if request >= self.limits.first:
                 further = self._further[request]
                 slow = further > 0 and (end_s[request] - first_s[request]) / further > self.limits.tpot_s
-                waited = first_s[request] - self._arrival[request] > self.limits.ttft_s
+                waited = first_s[request] - arrived_s[request] > self.limits.ttft_s
                 self.slow, self.waited = self.slow + bool(slow), self.waited + bool(waited)
                 self.either += bool(slow or waited)
         return self.either > self.limits.most
@@ -172,19 +211,17 @@ def simulate(
     front = _PrefillState(prefill, requests, moments)
     back = _DecodeState(decode, requests, moments)
     transfers, sizes = KvTransfers(wire.port_Bps), wire.sizes(requests).tolist()
-    arrivals, next_one, ready = requests.arrival_s.tolist(), 0, deque()
-    progress = _Progress("requests through both pools", len(arrivals))
+    arrivals, ready = ArrivalQueue(requests), deque()
+    progress = _Progress("requests through both pools", len(requests))
     while True:
-        arrival = arrivals[next_one] if next_one < len(arrivals) else math.inf
-        now = min(arrival, front.next_end_s(), back.next_end_s(), transfers.next_end_s())
+        now = min(arrivals.next_s(), front.next_end_s(), back.next_end_s(), transfers.next_end_s())
         if now == math.inf:
             break
-        while next_one < len(arrivals) and arrivals[next_one] <= now:
-            front.waiting.append(next_one)
-            next_one += 1
-        ready.extend(front.take_finished(now))
         done = back.take_finished(now)
-        if late is not None and late.too_many(done, moments[4], moments[5]):
+        arrivals.answer(now, done)
+        front.waiting.extend(arrivals.take(now))
+        ready.extend(front.take_finished(now))
+        if late is not None and late.too_many(done, arrivals.arrived_s, moments[4], moments[5]):
             progress.close()
             return None
         progress.update(len(done))
@@ -198,23 +235,20 @@ def simulate(
         back.start(now)
     progress.close()
     passes, steps = np.array(front.passes).reshape(-1, 3), np.array(back.steps).reshape(-1, 3)
-    return Timeline._make([*moments, np.array(front.unit), np.array(back.unit), passes, steps])
+    return Timeline._make([arrivals.arrived_s, *moments, np.array(front.unit), np.array(back.unit), passes, steps])
 
 
 def prefill_end_s(requests: Requests, prefill: PrefillPool) -> Float[np.ndarray, "R"]:
-    """Return when the prefill of every request ends [s], as in `simulate`: decoding never delays it."""
+    """Return when the prefill of every request ends [s], as in `simulate` without turns: decoding never delays it."""
     moments = np.full((2, len(requests)), math.nan)
-    front, arrivals, next_one = _PrefillState(prefill, requests, moments), requests.arrival_s.tolist(), 0
-    progress = _Progress("requests through prefill", len(arrivals))
+    front, arrivals = _PrefillState(prefill, requests, moments), ArrivalQueue(dataclasses.replace(requests, turns=None))
+    progress = _Progress("requests through prefill", len(requests))
     while True:
-        arrival = arrivals[next_one] if next_one < len(arrivals) else math.inf
-        now = min(arrival, front.next_end_s())
+        now = min(arrivals.next_s(), front.next_end_s())
         if now == math.inf:
             progress.close()
             return moments[1]
-        while next_one < len(arrivals) and arrivals[next_one] <= now:
-            front.waiting.append(next_one)
-            next_one += 1
+        front.waiting.extend(arrivals.take(now))
         progress.update(len(front.take_finished(now)))
         front.start(now)
 

@@ -28,6 +28,7 @@ from mfabric_jax.apps.serving.queueing import (
     simulate,
 )
 from mfabric_jax.case import Case
+from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.rows.costs import MILLION
 
 GRID = 48, 24  # points of the table of steps: requests, context
@@ -46,11 +47,15 @@ def has_load(case: Case) -> bool:
 def requests_of(deployed: Deployment) -> Requests:
     """Return the requests of the case's `serving.load`, in the order of arrival."""
     case, load = deployed.case, deployed.case.serving.load
+    if load.arrivals is None and load.turns == "after":
+        raise InputError(
+            "serving.load.turns must be open without serving.load.arrivals, a log of requests, got 'after'."
+        )
     if load.arrivals is None:
         assert load.rate is not None, "a load has a rate or a trace"
         count = load.requests * load.repeat
         return poisson(load.rate, count, deployed.prompt, deployed.fresh, case.serving.answer, case.run.seed)
-    requests = read_arrivals(load.arrivals, load.requests, load.unit, load.block)
+    requests = read_arrivals(load.arrivals, load.requests, load.unit, load.block, load.turns)
     return repeat_requests(requests if load.rate is None else stretch_to_rate(requests, load.rate), load.repeat)
 
 
@@ -156,6 +161,7 @@ def wire_of(deployed: Deployment) -> Wire:
 class LoadOutcome(NamedTuple):
     """Requests, pools and events of a simulated load.
 
+    - `requests`: with the times at which they arrived; after answers, these are not in order.
     - `first`: number of the first request that counts; earlier ones warm up the pools.
     - `refused`: requests larger than a GPU's memory; `refused_late`: how many of these arrive after the warm-up.
     """
@@ -172,7 +178,8 @@ class LoadOutcome(NamedTuple):
     @property
     def window(self) -> tuple[float, float]:
         """Moments of the first and last counted arrival [s]."""
-        return float(self.requests.arrival_s[self.first]), float(self.requests.arrival_s[-1])
+        counted = self.requests.arrival_s[self.first :]
+        return float(counted.min()), float(counted.max())
 
     @property
     def ttft_s(self) -> Float[np.ndarray, "R"]:
@@ -239,6 +246,7 @@ def outcome_of(deployed: Deployment, load: AdmittedLoad, late: Late | None = Non
     timeline = simulate(requests, prefill, decode, wire, late)
     if timeline is None:
         return None
+    requests = dataclasses.replace(requests, arrival_s=timeline.arrived_s)
     return LoadOutcome(requests, prefill, decode, wire, timeline, load.refused, load.first, load.refused_late)
 
 

@@ -9,6 +9,9 @@ member is a simulation. Members are simulated in the order of their GPUs, fewest
 - Prefill alone, which decoding never delays, makes too many first tokens late.
 - Even a group with a single request is too slow.
 
+With `serving.load.turns = after` slower pools get fewer requests a second: the first reason then does not count, and
+the second only as if every prompt were alone.
+
 One rule is assumed, not proven. If too many requests wait too long for their first token, no smaller batch of the same
 pools helps; if too many are slow from token to token, no larger batch helps. A test compares searches with all members
 of random spaces. The number of requests in time may fall as groups are added, so results for one number of groups imply
@@ -235,13 +238,14 @@ class _Search:
     def __init__(self, decode: Sequence[Batches], prefill: Sequence[PrefillChoice], load: AdmittedLoad):
         self._decode, self._prefill, self._load = decode, [pool.deployed for pool in prefill], load
         self._limits = request_load.limits_of(decode[0].deployed.case, load)
-        requests = load.requests
+        requests, self._open = load.requests, load.requests.turns is None
         rate = 0.0 if math.isinf(requests.rate) else requests.rate
         self._answers = rate * float(requests.answer.mean())
         prompts = rate * float(requests.fresh.mean())
         self._prefill_least = [
             _enough(prompts, request_load.prefill_capacity(pool, requests)) for pool in self._prefill
         ]
+        self._prefill_bound = self._prefill_least if self._open else [1] * len(self._prefill)
         stated = decode[0].deployed.case.serving.load
         self._stated = stated.decode_groups, stated.prefill_groups
         self._decode_known: dict[tuple[int, int], int] = {}
@@ -261,7 +265,7 @@ class _Search:
             return
         for decode_groups, size, prefill_groups in self._groups():
             for i, j in pairs:
-                fits = self._prefill[j].prefill.group.shape.gpus == size and self._prefill_least[j] <= prefill_groups
+                fits = self._prefill[j].prefill.group.shape.gpus == size and self._prefill_bound[j] <= prefill_groups
                 if fits and self._early_enough(i, j, prefill_groups):
                     yield from self._batches(i, j, decode_groups, prefill_groups)
 
@@ -274,9 +278,9 @@ class _Search:
     def _groups(self) -> Iterator[tuple[int, int, int]]:
         """Yield decoding groups, GPUs of a prefill group, and prefill groups, in the order of total GPUs."""
         decode_stated, prefill_stated = self._stated
-        largest = (self._decode_least(i, len(own.batch) - 1) for i, own in enumerate(self._decode))
+        largest = (self._decode_bound(i, len(own.batch) - 1) for i, own in enumerate(self._decode))
         decode_least, prefill_least = min(largest), {}
-        for pool, groups in zip(self._prefill, self._prefill_least, strict=True):
+        for pool, groups in zip(self._prefill, self._prefill_bound, strict=True):
             size = pool.prefill.group.shape.gpus
             prefill_least[size] = min(groups, prefill_least.get(size, groups))
         own = self._decode[0].deployed.decode.group.shape.gpus
@@ -306,13 +310,17 @@ class _Search:
             self._decode_known[i, batch] = _enough(self._answers, each)
         return self._decode_known[i, batch]
 
+    def _decode_bound(self, i: int, batch: int) -> int:
+        """The fewest groups that may serve the load within its limits with a batch."""
+        return self._decode_least(i, batch) if self._open else 1
+
     # ---------------------------------------------------------------------------------------------------------- batches
     def _batches(self, i: int, j: int, decode_groups: int, prefill_groups: int) -> Iterator[tuple[Deployment, Late]]:
         """Yield members of one prefill pool by batch: the best, the smallest that keeps up, the largest, then
         a bisection of the batches that late requests do not rule out."""
         own = self._decode[i]
         smallest = bisect.bisect_left(  # a larger batch never decodes less
-            range(len(own.batch)), True, key=lambda batch: self._decode_least(i, batch) <= decode_groups
+            range(len(own.batch)), True, key=lambda batch: self._decode_bound(i, batch) <= decode_groups
         )
         left, picks = list(range(smallest, len(own.batch))), [own.best, smallest, len(own.batch) - 1]
         while left:
@@ -345,11 +353,12 @@ class _Search:
         return int(late[limits.first :].sum()) <= limits.most
 
     def _prefill_s(self, j: int, groups: int | None) -> np.ndarray:
-        """Seconds from arrival to the end of prefill [R]."""
+        """Fewest seconds from arrival to the end of prefill [R]."""
         if (j, groups) not in self._prefill_known:
             requests = self._load.requests
             pool = request_load.prefill_pool(self._prefill[j], requests, groups or 1)
-            seconds = pool.alone_s(requests) if groups is None else prefill_end_s(requests, pool) - requests.arrival_s
+            alone = groups is None or not self._open
+            seconds = pool.alone_s(requests) if alone else prefill_end_s(requests, pool) - requests.arrival_s
             self._prefill_known[j, groups] = seconds
         return self._prefill_known[j, groups]
 

@@ -5,13 +5,16 @@ import tempfile
 from pathlib import Path
 
 from mfabric_jax.apps.graphs.tasks.collectives.registry import ALGORITHMS, choices_of
+from mfabric_jax.apps.graphs.tasks.formats.param_entries import GEMM_DIMS
 from mfabric_jax.apps.graphs.tasks.formats.registry import read_tasks
 from mfabric_jax.apps.graphs.tasks.graph import Op, TaskKind, Tasks
 from mfabric_jax.apps.graphs.tasks.lowering import lower_tasks
-from tests.apps.graphs.tasks.formats.test_chakra import COLL, COMP, RECV, SEND, node, put
+from tests.apps.graphs.tasks.formats.test_chakra import COLL, COMP, RECV, SEND, as_jsonized, newest, node, put
 from tests.apps.graphs.tasks.formats.test_flexflow import GPUS, graph_of, topoopt
 from tests.apps.graphs.tasks.formats.test_goal import TWO
 from tests.apps.graphs.tasks.formats.test_htsim import MATRIX
+from tests.apps.graphs.tasks.formats.test_param import comm
+from tests.apps.graphs.tasks.formats.test_param import put as put_param
 from tests.apps.graphs.tasks.formats.test_simai import HEAD, ROWS
 
 
@@ -63,6 +66,18 @@ def htsim(old, new):
 
 def simai(old, new, **given):
     return text("a.txt", HEAD + ROWS, old, new, **given)
+
+
+def jsonized(old, new):
+    return text("b.json", as_jsonized(*newest()), old, new)
+
+
+def param(*entries, **given):
+    return text("trace.json", json.dumps(entries), **{"ranks": 2} | given)
+
+
+def param_set(*ranks, **given):
+    return made(lambda folder: put_param(folder / "set", *ranks), **given)
 
 
 def task(kind, rank=0, **values):
@@ -118,6 +133,52 @@ REFUSED = [
     (choice("all-reduce:<x=ring"), "'x' in 'all-reduce:<x=ring' must be a whole number"),
     (choice("all-reduce=ring,all-reduce=direct"), "once, but 'all-reduce=direct' repeats"),
     (lambda: ALGORITHMS["hierarchical"][Op.ALL_REDUCE]((0, 0, 1)), "equally many members on each server, got 1 to 2."),
+    (jsonized('"id": "3"', '"id": "-3"'), "node 3 (counted from 1) of", "is no node as Chakra's jsonizer writes it"),
+    (
+        jsonized("COMM_COLL_NODE", "COMM_NODE"),
+        "node 3 (counted from 1) of",
+        "is no node as Chakra's jsonizer writes it",
+    ),
+    (jsonized('"id": "3"', '"id": "3",,'), "b.json' is not JSON of Chakra's jsonizer"),
+    (jsonized("{", '{"attr": [{"name"}]}[]{'), "b.json' is not JSON of Chakra's jsonizer"),
+    (param({"comms": "barrier", "compute": "gemm"}), "entry 0 (counted from 0) of", "either comms or compute"),
+    (param(comm("allreduc", 4)), "must have comms of", "got 'allreduc'"),
+    (param(comm("all_reduce", 4, dtype="fp8")), "must have a dtype of bool, byte,", "got 'fp8'"),
+    (param({"comms": "all_reduce", "dtype": "int"}), "must have in_msg_size and out_msg_size"),
+    (param(comm("all_reduce", -4)), "must have a whole number from 0", "in_msg_size, got '-4'"),
+    (param(comm("all_reduce", 4, req=1.5)), "a list of one and true or false, for req, got '1.5'"),
+    (param(comm("all_reduce", 4, startTime_ns="5")), "must have a number from 0 to 9.22e+18 for startTime_ns, got '5'"),
+    (param(comm("all_reduce", 4, pg_id=3)), "belongs to pg_id 3, for which neither it nor an init has global_ranks"),
+    (param(comm("all_reduce", 4, pg_id=[])), "must have a number or a name for pg_id"),
+    (param(comm("all_reduce", 4, global_ranks=[1, 1])), "each once, for global_ranks, got [1, 1]"),
+    (
+        param(comm("all_reduce", 4, world_size=4)),
+        "a world_size of 2, the number of all ranks of the job (ranks), got 4",
+    ),
+    (param(comm("all_reduce", 4, global_ranks=[0], world_size=2)), "of 1, the number of its global_ranks, got 2"),
+    (param(comm("reduce", 4, root=2)), "must have a root of its ranks [0, 1], got 2"),
+    (param(comm("alltoallv", 4, in_split=[1, 2])), "in_split that adds up to its in_msg_size, 4, or to a divisor", "3"),
+    (param(comm("alltoallv", 4, in_split=[4])), "must have 2 numbers for in_split, one of each rank, got 1"),
+    (param(comm("send", 4, src_rank=0)), "must have src_rank and dst_rank"),
+    (param(comm("send", 4, src_rank=0, dst_rank=2)), "names rank 2, so ranks must be at least 3, got 2"),
+    (param(comm("send", 4, src_rank=0, dst_rank=1, use_batch="yes")), "true or false for use_batch, got 'yes'"),
+    (param({"compute": "gemm", "mm0_dim0": 4}), "must have all sizes of its gemm, or latency_us"),
+    (param({"compute": "gemm", "mm_dim": 4}), "must have a dtype of"),
+    (
+        param({"compute": "gemm", "dtype": "int"} | dict(zip(GEMM_DIMS, (1, 2, 3, 4), strict=True))),
+        "equal inner sizes mm0_dim1 and mm1_dim0, got 2 and 3",
+    ),
+    (param({"compute": "softmax"}), "must have gemm or emb_lookup for compute"),
+    (param({"compute": "emb_lookup", "direction": "up"}), "forward or backward for direction, got 'up'"),
+    (param(comm("barrier"), ranks=None), "names no ranks (global_ranks, world_size): set ranks to the number of GPUs"),
+    (param_set([comm("all_reduce", 4)], [comm("all_reduce", 8)]), "ranks 0 and 1 differ ('all_reduce')"),
+    (param_set([comm("barrier")], [comm("init")]), "must have equally many collectives on all its ranks"),
+    (
+        param_set(*[[comm("alltoallv", 5, in_split=[2, 3], out_split=[1, 4])]] * 2),
+        "entry 0 (counted from 0) of",
+        "sends 8 bytes to rank 0, whose out_split expects 4",
+    ),
+    (param_set([], []), "must be a file of tasks, or a folder of one set: of Chakra, PREFIX.RANK.et, or of PARAM"),
     (text("x.txt", "hello"), "must be a file of tasks in one of the formats Chakra, "),
     (text("w.txt", "[[1, 2], [3, 4]]"), "but a matrix of weights"),
     (text("a.goal", TWO, ranks=3), "ranks cannot be given for", "(GOAL); it leaves out: nothing"),

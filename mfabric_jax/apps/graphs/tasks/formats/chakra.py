@@ -1,4 +1,4 @@
-"""Read Chakra execution traces, `PREFIX.{rank}.et`, and the JSON form of their feeder: a whole set, or one file.
+"""Read Chakra execution traces, `PREFIX.{rank}.et`, and the JSON of its feeder and jsonizer: a whole set, or one file.
 
 Nodes mean the same as in ASTRA-sim: both kinds of dependencies count, durations are in microseconds, and `comm_size` of
 an all-gather is a rank's own part. Of an NPU's ready nodes, one CPU operation, one GPU computation, one send or
@@ -10,7 +10,8 @@ Workload.cc, HardwareResource.cc, feeder_v3 of github.com/astra-sim/astra-sim; s
 github.com/mlcommons/chakra.
 
 A file, gzipped or not, is a GlobalMetadata and then Nodes, each preceded by its length as a varint. Field numbers are
-those of schema/protobuf/et_def.proto of github.com/mlcommons/chakra since May 2024 (its "0.0.4").
+those of schema/protobuf/et_def.proto of github.com/mlcommons/chakra, the same in 0.0.4 (May 2024) and 1.0.0 (May
+2026). The jsonizer (src/jsonizer there) writes the same messages as JSON objects.
 """
 
 import re
@@ -25,13 +26,13 @@ import numpy as np
 from mfabric_jax import units
 from mfabric_jax.apps.graphs.tasks.collectives.registry import ROOTED
 from mfabric_jax.apps.graphs.tasks.formats import files
-from mfabric_jax.apps.graphs.tasks.formats.files import Messages, Reading, Spot, Supplied
+from mfabric_jax.apps.graphs.tasks.formats.files import CollectiveOrder, Messages, Reading, Spot, Supplied
 from mfabric_jax.apps.graphs.tasks.graph import Op, TaskGraph, TaskKind, Tasks, number_labels
 from mfabric_jax.checks import COUNTS, InputError
 from mfabric_jax.flows.dependencies import cycle_of
 from mfabric_jax.support.extras import load_extra
 from mfabric_jax.support.text_files import mapping_in, parse_json
-from mfabric_jax.support.unread import name_unread
+from mfabric_jax.support.unread import name_unread, say_unread
 
 
 def messages_module() -> Any:
@@ -99,6 +100,8 @@ HARMLESS = re.compile(  # attributes of converters and generators that affect ne
     r"mfabric_.*|inputs|outputs|op_type|op_schema|tid|fw_tid|fw_parent|seq_id|rf_id|scope|cid|stream|correlation"
     r"|kernel_backend|kernel_file|involved_dim|pg_desc|rank|python_.*|ts|cat|ph|pid|external_id|record_.*"
 )
+SCHEMAS = ("0.0.4", "1.0.0")
+OF_METADATA = ("schema", "pid", "time", "start_ts", "finish_ts", "input_file", "collective")  # they change nothing
 OF_FEEDER = ("Id", "Name", "NodeType", "runtime", "data_deps", "ctrlDeps")
 FEEDER_FIELDS = ("workload_graph", "workload_name", "ngpus", "soc")  # fields of the feeder's file
 
@@ -106,9 +109,22 @@ FEEDER_FIELDS = ("workload_graph", "workload_name", "ngpus", "soc")  # fields of
 def name_left_out(path: Path, nodes: Iterable[Node]) -> None:
     """Report the attributes of nodes that are not read but could affect results."""
     read = (node for node in nodes if node.kind != NodeType.METADATA)
-    names = dict.fromkeys(name for node in read for name in node.attributes)
+    values = [item for node in read for item in node.attributes.items()]
+    names = dict.fromkeys(name for name, value in values if name != "comm_priority" or value)
     left = [name for name in names if name not in (*READ, *OF_FEEDER) and not HARMLESS.fullmatch(name)]
     name_unread(repr(str(path)), "attributes of nodes", left)
+
+
+def check_metadata(path: Path, metadata: Any) -> bool:
+    """Return whether ids order the tasks of all ranks. Report an unknown version, and attributes that are not read."""
+    fields = {item.name: value_of(item) for item in metadata.attr}
+    schema = str(fields.get("schema") or "")
+    for version in (metadata.version, schema.partition("chakra.")[2]):
+        if version and version not in SCHEMAS:
+            say_unread(f"{str(path)!r} states Chakra's schema {version:.40}; it is read as {SCHEMAS[-1]}.")
+    left = [name for name in fields if name not in OF_METADATA and not name.startswith(OURS)]
+    name_unread(repr(str(path)), "attributes of its GlobalMetadata", left)
+    return bool(fields.get(BY_ID))
 
 
 def of_message(message: Any, path: str) -> Node:
@@ -268,8 +284,7 @@ class _Work(NamedTuple):
     supplied: Supplied
     noted: Counter
     messages: Messages
-    place_in_group: Counter
-    label: dict[int, tuple]
+    order: CollectiveOrder
     absent: frozenset[int]
 
 
@@ -282,7 +297,7 @@ def put_together(
     nth send matches the nth receive of the same source, destination and tag. Raise `InputError` for collectives that
     differ or lack members, and for messages without a sender.
     """
-    work = _Work(Tasks(len(ranks)), known, supplied, Counter(), Messages(), Counter(), {}, frozenset(absent))
+    work = _Work(Tasks(len(ranks)), known, supplied, Counter(), Messages(), CollectiveOrder(), frozenset(absent))
     every = [(node.number, rank, node) for rank, nodes in enumerate(ranks) for node in nodes]
     every.sort(key=lambda entry: entry[:2] if by_id else (entry[1], entry[0]))
     files.few_enough("a Chakra trace", len(every))
@@ -298,10 +313,10 @@ def put_together(
             work.noted.update(dropped)
             for first, then in waits:
                 work.tasks.wait(task_numbers[rank, then], task_numbers[rank, first])
-    _match_collectives(work)
-    _match_messages(work, [node for _, _, node in every])
+    work.order.check(work.tasks, known.groups, work.absent)
+    label: dict[int, tuple] = {**work.order.label, **_match_messages(work, [node for _, _, node in every])}
     tasks = work.tasks
-    tasks.column("match")[:] = number_labels([work.label.get(task) for task in range(len(every))])
+    tasks.column("match")[:] = number_labels([label.get(task) for task in range(len(every))])
     tasks.groups = tuple(known.groups)
     return PutTogether(tasks.graph(), _remarks(work.noted))
 
@@ -341,14 +356,10 @@ def _duration(node: Node, work: _Work) -> float:
     operations, supplied = node.number_of("num_ops"), work.supplied
     if node.micros or operations is None:
         return units.us(float(node.micros))
-    if not supplied.tflops:
+    if not supplied.tflops or not operations:
         work.noted["no duration"] += operations > 0
         return 0.0
-    rate = units.tflops(supplied.tflops)
-    moved = node.number_of("tensor_size")
-    if supplied.memory_gigabytes_per_s and moved:
-        rate = min(rate, units.gigabytes_per_s(supplied.memory_gigabytes_per_s) * operations / moved)
-    return operations / rate if operations else 0.0
+    return supplied.computation_s(operations, node.number_of("tensor_size") or 0)
 
 
 def _send(node: Node, rank: int, work: _Work) -> int:
@@ -392,8 +403,7 @@ def _collective(node: Node, rank: int, work: _Work) -> int:
         work.noted["no root"] += root not in members
         root = root if root in members else members[0]
     task = _add(work, node, TaskKind.COLLECTIVE, rank, COMM, op=op, bytes=size, group=group, peer=root)
-    work.label[task] = (group, work.place_in_group[group, rank])
-    work.place_in_group[group, rank] += 1
+    work.order.add(task, group, rank)
     return task
 
 
@@ -409,38 +419,18 @@ _ADD = {
 }
 
 
-def _match_collectives(work: _Work) -> None:
-    columns = {name: work.tasks.column(name) for name in ("op", "bytes", "peer", "rank", "name")}
-    first: dict[tuple, int] = {}
-    for task, label in work.label.items():
-        lead = first.setdefault(label, task)
-        alike = ("op", "peer") if columns["op"][task] == Op.ALL_TO_ALL else ("op", "bytes", "peer")
-        if any(columns[name][lead] != columns[name][task] for name in alike):
-            ranks = sorted(columns["rank"][each] for each in (lead, task))
-            members = list(work.known.groups[label[0]])[:8]
-            raise InputError(
-                f"collective {label[1]} of communicator {members} must be the same on all ranks, but "
-                f"those of ranks {ranks[0]} and {ranks[1]} differ ({columns['name'][task]!r})."
-            )
-    for number, members in enumerate(work.known.groups):
-        count = {rank: work.place_in_group[number, rank] for rank in members if rank not in work.absent}
-        if len(set(count.values())) > 1:
-            most, least = (pick(count, key=lambda rank: count[rank]) for pick in (max, min))
-            raise InputError(
-                f"communicator {list(members)[:8]} must have equally many collectives on all its ranks, "
-                f"got {count[most]} on rank {most} and {count[least]} on rank {least}."
-            )
-
-
-def _match_messages(work: _Work, nodes: list[Node]) -> None:
+def _match_messages(work: _Work, nodes: list[Node]) -> dict[int, tuple]:
+    """Return the label of each task that sends or receives a message."""
+    label: dict[int, tuple] = {}
     matches = work.messages.match()
     for receive, source in matches.unsent:
         if source not in work.absent:
             nodes[receive].spot.refuse(f"receives a message from rank {source}, which does not send it")
         work.tasks.column("bytes")[receive] = nodes[receive].whole("comm_size")
     for send, receive, _ in matches.pairs:
-        work.label[send] = work.label[receive] = ("message", send)
+        label[send] = label[receive] = ("message", send)
     work.noted["no receive"] += matches.unreceived
+    return label
 
 
 REMARKS = {
@@ -475,11 +465,14 @@ def _remarks(noted: Counter) -> tuple[str, ...]:
 
 ONE = re.compile(r"(?P<prefix>.*)\.(?P<rank>\d{1,8})\.(?P<kind>et|json)(\.(gz|xz))?")
 BY_ID = "mfabric_ids_over_all_ranks"  # attribute of the GlobalMetadata: ids order the tasks of all ranks
+JSONIZED = re.compile(  # the beginning of what the jsonizer writes: a GlobalMetadata
+    rb'\s*\{\s*("version"\s*:\s*"[^"]*"\s*,?\s*)?("attr"\s*:\s*\[\s*\{\s*"name"|\}\s*\{\s*"(id|name|type)"\s*:)'
+)
 EMPTY = "mfabric_empty"  # attribute of a placeholder node: ASTRA-sim stops at a rank without nodes
 
 
 def tells(head: bytes) -> bool:
-    return b'"workload_graph"' in head
+    return b'"workload_graph"' in head or bool(JSONIZED.match(head))
 
 
 def is_set(path: Path) -> bool:
@@ -533,36 +526,35 @@ def _set_of(path: Path) -> dict[int, Path]:
 
 
 def _nodes(path: Path) -> tuple[list[Node], bool]:
-    if ".json" in path.suffixes:
-        fields = mapping_in(files.read_unpacked(path), repr(str(path)), "tasks")
-        rows = fields.get("workload_graph")
-        if not isinstance(rows, list):
-            raise InputError(f"{str(path)!r} must have a list of Chakra nodes, workload_graph.")
-        listed = [of_json(item, order, str(path)) for order, item in enumerate(rows)]
-        name_unread(repr(str(path)), "fields", [name for name in fields if name not in FEEDER_FIELDS])
-        return listed, False
-    metadata, messages = messages_module().read_stream(path)
+    """Return the nodes of a file, and whether ids order the tasks of all ranks."""
+    data = files.read_unpacked(path) if ".json" in path.suffixes else b""
+    if data and not JSONIZED.match(data):
+        return _of_feeder(path, data), False
+    types = [f"{kind.name}_NODE" for kind in NodeType]
+    read = messages_module()
+    metadata, messages = read.read_json_stream(path, data, types) if data else read.read_stream(path)
     nodes = [of_message(item, str(path)) for item in messages]
     if not any(node.attributes for node in nodes) and any(node.kind >= NodeType.COMM_SEND for node in nodes):
         raise InputError(f"{str(path)!r} must have nodes with attributes, got none: its schema is too old.")
-    fields = {item.name: value_of(item) for item in metadata.attr}
-    return [node for node in nodes if EMPTY not in node.attributes], bool(fields.get(BY_ID))
+    by_id = check_metadata(path, metadata)
+    return [node for node in nodes if EMPTY not in node.attributes], by_id
+
+
+def _of_feeder(path: Path, data: bytes) -> list[Node]:
+    fields = mapping_in(data, repr(str(path)), "tasks")
+    rows = fields.get("workload_graph")
+    if not isinstance(rows, list):
+        raise InputError(f"{str(path)!r} must have a list of Chakra nodes, workload_graph.")
+    listed = [of_json(item, order, str(path)) for order, item in enumerate(rows)]
+    name_unread(repr(str(path)), "fields", [name for name in fields if name not in FEEDER_FIELDS])
+    return listed
 
 
 def _read_set(name: Path, traces: dict[int, list[Node]], shared: Groups, supplied: Supplied, by_id: bool) -> Reading:
-    spot, ranks = Spot(repr(str(name))), supplied.ranks or len(traces)
-    spot.whole("ranks", ranks, 1, COUNTS["gpus"])
     of_rank = {rank: groups_in(nodes) for rank, nodes in traces.items()}
-    beyond = max(
-        [*traces, *(max(named, default=0) for groups in (shared, *of_rank.values()) for named in groups.values())]
-    )
-    absent = [rank for rank in range(ranks) if rank not in traces]
-    if beyond >= ranks or (absent and not supplied.ranks):
-        lost = absent[0] if absent else beyond
-        spot.refuse(
-            f"must have a file for every rank, got {files.count_phrase(len(traces), 'file')} without rank {lost}; to "
-            f"read it without the other files, set ranks to the number of all ranks, at least {beyond + 1}"
-        )
+    named = (max(members, default=0) for groups in (shared, *of_rank.values()) for members in groups.values())
+    absent = files.absent_ranks(Spot(repr(str(name))), traces, max([*traces, *named]), supplied.ranks)
+    ranks = len(absent) + len(traces)
     nodes = [traces.get(rank, []) for rank in range(ranks)]
     graph, remarks = put_together(nodes, Communicators(shared, of_rank, ranks), supplied, by_id, absent)
     some = f"files of {len(traces)} of {ranks} ranks: the others are absent, which absent='assume' allows."

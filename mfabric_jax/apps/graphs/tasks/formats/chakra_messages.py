@@ -4,21 +4,26 @@
 """
 
 import io
-from collections.abc import Iterable
+import json
+import re
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, proto
+from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory, proto
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from mfabric_jax.apps.graphs.tasks.formats import files
 from mfabric_jax.checks import InputError
+from mfabric_jax.support.text_files import parse_json
+from mfabric_jax.support.unread import name_unread
 
 SCALARS = ("double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64")
 SCALARS += ("fixed32", "fixed64", "sfixed32", "sfixed64", "bool", "string", "bytes")
+SPACE = re.compile(r"\s+")
 FIRST_SCALAR = 3  # first field number of values in AttributeProto; scalars and lists of them alternate
 MESSAGES = {
     "IOInfo": (("values", 1, "string", 0), ("shapes", 2, "string", 0), ("types", 3, "string", 0)),
@@ -74,14 +79,56 @@ def read_stream(path: Path) -> tuple[Any, list[Any]]:
     except (DecodeError, EOFError, ValueError, OverflowError) as error:
         node = max(len(parts), 1)
         raise InputError(
-            f"node {node} (counted from 1) of {str(path)!r} is cut off, or not a Chakra node of schema 0.0.4."
+            f"node {node} (counted from 1) of {str(path)!r} is cut off, or not a Chakra node of schema 1.0.0."
         ) from error
     if not parts:
         raise InputError(f"{str(path)!r} must begin with a Chakra GlobalMetadata, got an empty file.")
     metadata, *nodes = parts
     if not any(node.attr for node in nodes) and any(len(UnknownFieldSet(node)) for node in nodes):
-        raise InputError(f"{str(path)!r} is of Chakra's schema 0.0.1, which is not read; convert it to 0.0.4.")
+        raise InputError(f"{str(path)!r} is of Chakra's schema 0.0.1, which is not read; convert it to 1.0.0.")
+    unknown = sorted({field.field_number for part in parts for field in UnknownFieldSet(part)})
+    name_unread(repr(str(path)), "fields of protobuf", map(str, unknown))
     return metadata, nodes
+
+
+def read_json_stream(path: Path, data: bytes, types: Iterable[str]) -> tuple[Any, list[Any]]:
+    """Return the GlobalMetadata and the Nodes of Chakra's jsonizer, which writes one JSON object after another.
+
+    `types`: names of the types of nodes, in order. Raise `InputError` with the node's number for any other object.
+    """
+    kinds, parts, types = messages(), [], list(types)
+    unknown: dict[str, None] = {}
+    for fields in _objects(path, data):
+        kind, where = (kinds.Node if parts else kinds.GlobalMetadata), f"node {len(parts)} (counted from 1)"
+        if fields.get("type") in types:
+            fields["type"] = types.index(fields["type"])
+        names_of_fields = {name for field in kind.DESCRIPTOR.fields for name in (field.json_name, field.name)}
+        unknown |= dict.fromkeys(name for name in fields if name not in names_of_fields)
+        try:
+            known = {name: value for name, value in fields.items() if name in names_of_fields}
+            parts.append(json_format.ParseDict(known, kind()))
+        except (json_format.ParseError, ValueError, TypeError, AttributeError, RecursionError) as error:
+            what = " ".join(str(error).split())[:120].rstrip(".")
+            raise InputError(f"{where} of {str(path)!r} is no node as Chakra's jsonizer writes it ({what}).") from error
+    name_unread(repr(str(path)), "fields of nodes", unknown)
+    if not parts:
+        raise InputError(f"{str(path)!r} must begin with a Chakra GlobalMetadata, got an empty file.")
+    return parts[0], parts[1:]
+
+
+def _objects(path: Path, data: bytes) -> Iterator[dict[str, Any]]:
+    try:
+        text, decoder = data.decode("utf-8-sig").strip(), json.JSONDecoder()
+        start = 0
+        while start < len(text):
+            _, end = decoder.raw_decode(text, start)
+            fields = parse_json(text[start:end])
+            if not isinstance(fields, dict):
+                raise ValueError(f"an object must be at character {start}")
+            yield fields
+            start = end if (space := SPACE.match(text, end)) is None else space.end()
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{str(path)!r} is not JSON of Chakra's jsonizer ({error}).") from error
 
 
 def stream_of(parts: Iterable[Any]) -> bytes:

@@ -1,12 +1,15 @@
-"""Shared parts of the formats of task graphs: reading (packed) files, errors with positions, matching of messages."""
+"""Shared parts of the formats of task graphs: reading (packed) files, errors with positions, matching of messages and
+of collectives."""
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from mfabric_jax.apps.graphs.tasks.graph import TaskGraph
+from mfabric_jax import units
+from mfabric_jax.apps.graphs.tasks.graph import Op, TaskGraph, Tasks
 from mfabric_jax.checks import COUNTS, InputError
 from mfabric_jax.support import unpacking
 from mfabric_jax.support.text_files import read_bytes
@@ -21,7 +24,7 @@ PACKED = re.compile(r"\.(gz|xz)$")
 class Supplied:
     """Values that a file may leave out; None: not given.
 
-    - `ranks`: GPUs of the job. A single Chakra file is copied to all of them; a Chakra set may lack some of them.
+    - `ranks`: GPUs of the job. A single file of Chakra or PARAM is copied to all of them; a set may lack some of them.
     - `communicators`: JSON file of a Chakra set's communicators; default: PREFIX.json, or METADATA nodes.
     - `tflops`, `memory_gigabytes_per_s`: speed and memory bandwidth of a GPU, for computations with operations and
       bytes but no duration. They take operations / min(tflops, memory bandwidth x operations / bytes), the roofline of
@@ -36,6 +39,12 @@ class Supplied:
     memory_gigabytes_per_s: float | None = None
     unbounded_bytes: float | None = None
     weights: str | Path | None = None
+
+    def computation_s(self, operations: float, moved: float) -> float:
+        """Return the seconds of a computation by the roofline. `moved`: bytes of memory. Unknown rates take no time."""
+        computes = operations / units.tflops(self.tflops) if self.tflops else 0.0
+        moves = moved / units.gigabytes_per_s(self.memory_gigabytes_per_s) if self.memory_gigabytes_per_s else 0.0
+        return max(computes, moves)
 
 
 class Reading(NamedTuple):
@@ -111,6 +120,22 @@ def count_phrase(count: int, singular: str, plural: str | None = None) -> str:
     return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
+def absent_ranks(spot: Spot, present: Collection[int], largest: int, ranks: int | None) -> list[int]:
+    """Return the ranks of a job without a file. `largest`: the largest rank that any file names.
+
+    Raise `InputError` if a file is missing and `ranks`, the number of all ranks, is not stated or too small.
+    """
+    every = spot.whole("ranks", ranks or len(present), 1, COUNTS["gpus"])
+    absent = [rank for rank in range(every) if rank not in present]
+    if largest >= every or (absent and not ranks):
+        lost = absent[0] if absent else largest
+        spot.refuse(
+            f"must have a file for every rank, got {count_phrase(len(present), 'file')} without rank {lost}; to "
+            f"read it without the other files, set ranks to the number of all ranks, at least {largest + 1}"
+        )
+    return absent
+
+
 ANY = -1  # source or tag of a receive that accepts any
 
 
@@ -175,3 +200,41 @@ class Matched(NamedTuple):
     pairs: list[tuple[int, int, int]]
     unsent: list[tuple[int, int]]
     unreceived: int
+
+
+class CollectiveOrder:
+    """Matches collectives: the nth of a communicator on one rank belongs to the nth on its other ranks.
+
+    `label`: by task, its communicator and its number there.
+    """
+
+    def __init__(self) -> None:
+        self.label: dict[int, tuple[int, int]] = {}
+        self._count: Counter[tuple[int, int]] = Counter()
+
+    def add(self, task: int, group: int, rank: int) -> None:
+        self.label[task] = (group, self._count[group, rank])
+        self._count[group, rank] += 1
+
+    def check(self, tasks: Tasks, groups: Iterable[Sequence[int]], absent: Collection[int]) -> None:
+        """Raise `InputError` for collectives that differ between ranks, or lack members that are not `absent`."""
+        groups = list(groups)
+        columns = {name: tasks.column(name) for name in ("op", "bytes", "peer", "rank", "name")}
+        first: dict[tuple[int, int], int] = {}
+        for task, label in self.label.items():
+            lead = first.setdefault(label, task)
+            alike = ("op", "peer") if columns["op"][task] == Op.ALL_TO_ALL else ("op", "bytes", "peer")
+            if any(columns[name][lead] != columns[name][task] for name in alike):
+                ranks = sorted(columns["rank"][each] for each in (lead, task))
+                raise InputError(
+                    f"collective {label[1]} of communicator {list(groups[label[0]])[:8]} must be the same on all "
+                    f"ranks, but those of ranks {ranks[0]} and {ranks[1]} differ ({columns['name'][task]!r})."
+                )
+        for number, members in enumerate(groups):
+            count = {rank: self._count[number, rank] for rank in members if rank not in absent}
+            if len(set(count.values())) > 1:
+                most, least = (pick(count, key=lambda rank: count[rank]) for pick in (max, min))
+                raise InputError(
+                    f"communicator {list(members)[:8]} must have equally many collectives on all its ranks, "
+                    f"got {count[most]} on rank {most} and {count[least]} on rank {least}."
+                )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mfabric_jax import checks
-from mfabric_jax.apps.graphs.tasks.formats import chakra, chakra_write, files, flexflow, goal, htsim, own, simai
+from mfabric_jax.apps.graphs.tasks.formats import chakra, chakra_write, files, flexflow, goal, htsim, own, param, simai
 from mfabric_jax.apps.graphs.tasks.formats.files import Reading, Supplied
 from mfabric_jax.apps.graphs.tasks.graph import TaskGraph
 from mfabric_jax.checks import InputError
@@ -17,21 +17,27 @@ HEAD = 1 << 12  # first bytes of a file, from which its format is recognized
 
 
 class _Format(NamedTuple):
-    """A format: `suffix` or `tells` recognizes a file, `takes` lists the fields of `Supplied` that it uses."""
+    """A format: `suffix` or `tells` recognizes a file, `is_set` a folder or the prefix of files.
+
+    `takes` lists the fields of `Supplied` that it uses.
+    """
 
     suffix: str
     read: Callable[[Path, Supplied], Reading]
     tells: Callable[[bytes], bool] = lambda head: False
     takes: tuple[str, ...] = ()
+    is_set: Callable[[Path], bool] = lambda path: False
 
 
+COMPUTED = ("tflops", "memory_gigabytes_per_s")
 OWN_JSON = "mfabric tasks, JSON"
 READERS = {
-    "Chakra": _Format(".et", chakra.read, chakra.tells, ("ranks", "communicators", "tflops", "memory_gigabytes_per_s")),
+    "Chakra": _Format(".et", chakra.read, chakra.tells, ("ranks", "communicators", *COMPUTED), chakra.is_set),
     "FlexFlow task graph": _Format(".fbuf", flexflow.read, takes=("weights",)),
     "GOAL": _Format(".goal", goal.read, goal.tells),
     "htsim connection matrix": _Format(".cm", htsim.read, htsim.tells, ("unbounded_bytes",)),
     "SimAI workload": _Format("", simai.read, simai.tells, ("ranks",)),
+    param.FORMAT: _Format("", param.read, param.tells, ("ranks", *COMPUTED), param.is_set),
     OWN_JSON: _Format("", own.read_json, own.tells),
     "mfabric tasks, parquet": _Format(".parquet", own.read_parquet),
 }
@@ -85,8 +91,14 @@ def read_with_remarks(path: str | Path, **left_out: Any) -> Reading:
 
 def _format_of(path: Path) -> str:
     plain = files.plain_name(path)
-    if path.is_dir() or (not path.is_file() and chakra.is_set(path)):
-        return "Chakra"
+    for name, entry in READERS.items():
+        if not path.is_file() and entry.is_set(path):
+            return name
+    if path.is_dir():
+        raise InputError(
+            f"{str(path)!r} must be a file of tasks, or a folder of one set: of Chakra, PREFIX.RANK.et, or of PARAM, "
+            "RANK.json."
+        )
     for name, entry in READERS.items():
         if entry.suffix and plain.lower().endswith(entry.suffix):
             return name

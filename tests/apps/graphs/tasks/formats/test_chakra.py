@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from google.protobuf import json_format
 
 from mfabric_jax.apps.graphs.tasks.formats.chakra import value_of
 from mfabric_jax.apps.graphs.tasks.formats.chakra_messages import messages, read_stream, stream_of
@@ -328,3 +329,67 @@ def test_another_set_of_that_name_is_in_the_way(tmp_path):
     check_refused("x.2.et' is of another set", write_tasks, Tasks(2).graph(), tmp_path / "x.et")
     write_tasks(Tasks(5).graph(), tmp_path / "x.et")
     assert read_tasks(tmp_path / "x").ranks == 5
+
+
+def as_jsonized(metadata, nodes):
+    """What Chakra's jsonizer writes of a file: one object after another, types of nodes by name."""
+    objects = [json_format.MessageToDict(message) for message in (metadata, *nodes)]
+    for fields in objects[1:]:
+        fields["type"] = {COMP: "COMP_NODE", COLL: "COMM_COLL_NODE", METADATA: "METADATA_NODE"}[fields["type"]]
+    return "".join(json.dumps(fields, indent=2) for fields in objects)
+
+
+def newest():
+    """A GlobalMetadata as the converter of version 1.0.0 writes it, and nodes with its attributes."""
+    metadata = messages().GlobalMetadata(version="1.0.0")
+    metadata.attr.add(name="schema", string_val="1.1.1-chakra.1.0.0")
+    metadata.attr.add(name="pid", uint64_val=7)
+    groups = '["[{\\"pg_name\\": \\"4\\", \\"ranks\\": [0, 1]}]"]'
+    return metadata, [
+        node(1, METADATA, inputs=groups, name="process_group:init"),
+        node(2, COMP, micros=5, is_cpu_op=False, rf_id=3, fw_parent=0, stream=7, comm_priority=("int32_val", 0)),
+        node(3, COLL, [2], [1], comm_type=6, comm_size=80, pg_name="4", is_cpu_op=False),
+    ]
+
+
+@pytest.mark.parametrize("single", [True, False])
+def test_what_the_jsonizer_writes_is_the_same_graph(tmp_path, single):
+    metadata, nodes = newest()
+    for rank in range(2):
+        (tmp_path / f"a.{rank}.et").write_bytes(stream_of([metadata, *nodes]))
+        (tmp_path / (f"b.{rank}.json" if not single else "b.json")).write_text(as_jsonized(metadata, nodes))
+    graph, kind, _ = read_with_remarks(tmp_path / ("b.json" if single else "b.1.json"))
+    assert (kind, graph.ranks, graph.groups) == ("Chakra", 2, ((0, 1),))
+    assert graph.equals(read_tasks(tmp_path / "a"))
+    assert graph.bytes[graph.of(TaskKind.COLLECTIVE)].tolist() == [80, 80]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"1.0.0"', '"1.1.0"', "states Chakra's schema 1.1.0; it is read as 1.0.0."),
+        ("chakra.1.0.0", "chakra.2.0.0", "states Chakra's schema 2.0.0; it is read as 1.0.0."),
+        ('"pid"', '"process_groups"', "attributes of its GlobalMetadata are not read, .* number: process_groups"),
+        ('"durationMicros"', '"duration"', "fields of nodes are not read, .* number: duration"),
+        ('"int32Val": 0', '"int32Val": 2', "attributes of nodes are not read, .* number: comm_priority"),
+        ('"comm_size"', '"comm_bytes"', "attributes of nodes are not read, .* number: comm_bytes"),
+    ],
+)
+def test_what_is_newer_than_the_schema_is_named(tmp_path, old, new, words):
+    text = as_jsonized(*newest())
+    assert old in text
+    (tmp_path / "b.json").write_text(text.replace(old, new))
+    with pytest.warns(Unread, match=words):
+        read_tasks(tmp_path / "b.json")
+
+
+def test_a_field_that_the_schema_lacks_is_named(tmp_path):
+    path = put(tmp_path, [node(1, COMP, micros=1, is_cpu_op=True)])
+    file = tmp_path / "trace.0.et"
+    field_15 = bytes([15 << 3, 1])  # a varint
+    data = file.read_bytes()
+    head = stream_of([messages().GlobalMetadata()])
+    inside = data[len(head) + 1 :] + field_15
+    file.write_bytes(head + bytes([len(inside)]) + inside)
+    with pytest.warns(Unread, match="fields of protobuf are not read, though they could change a number: 15"):
+        assert read_tasks(path).tasks == 1
