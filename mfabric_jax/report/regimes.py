@@ -12,7 +12,7 @@ from mfabric_jax.report.tables import plain
 
 Rows = Sequence[dict[str, Any]]
 REGIME = ("demand", "servers", "optical", "electrical", "memory", "pairs", "skew", "sigma", "routing")
-LINES = ("renewal of greedy", "renewal", "learned", "tuned horizon", "next 4 known")  # beside the best of one all-to-all
+LINES = ("renewal of greedy", "renewal", "learned", "tuned horizon", "next 4 known")  # beside `BEST`
 BEST = "one all-to-all ahead, best"
 UNSHOWN = ("clairvoyant", "next 1 known", "next 12 known")
 AHEAD = ("always", "pays")  # last word of policies that weigh one all-to-all
