@@ -81,6 +81,47 @@ NCCL = """<system version="1"><cpu host_hash="0x1" numaid="0" affinity="ffff" ar
    <nic><net name="mlx5_1" dev="1" latency="0" speed="200000" port="1" rail="1" plane="-1"/></nic></pci></pci>
 </cpu></system>
 """
+INFRAGRAPH = """name: pair
+devices:
+- name: server
+  components:
+  - {name: xpu, count: 2, choice: xpu}
+  - {name: nvlsw, count: 1, choice: switch}
+  - {name: pciesw, count: 1, choice: switch}
+  - {name: nic, count: 2, choice: nic}
+  links:
+  - {name: nvlink, physical: {bandwidth: {choice: gigabytes_per_second, gigabytes_per_second: 100}}}
+  - {name: pcie, physical: {bandwidth: {choice: gigabytes_per_second, gigabytes_per_second: 64}}}
+  edges:
+  - {ep1: {component: xpu}, ep2: {component: nvlsw}, scheme: many2many, link: nvlink}
+  - {ep1: {component: xpu}, ep2: {component: pciesw}, scheme: many2many, link: pcie}
+  - {ep1: {component: nic}, ep2: {component: pciesw}, scheme: many2many, link: pcie}
+- name: switch
+  components:
+  - {name: asic, count: 1, choice: cpu}
+  - {name: port, count: 16, choice: port}
+  links:
+  - name: ic
+  edges:
+  - {ep1: {component: asic}, ep2: {component: port}, scheme: many2many, link: ic}
+instances:
+- {name: host, device: server, count: 2}
+- {name: leaf, device: switch, count: 1}
+links:
+- name: eth
+  physical:
+    bandwidth: {choice: gigabits_per_second, gigabits_per_second: 400}
+    latency: {choice: us, us: 2}
+edges:
+- ep1: {instance: "host[0]", component: nic}
+  ep2: {instance: leaf, component: "port[0:2]"}
+  scheme: one2one
+  link: eth
+- ep1: {instance: "host[1]", component: nic}
+  ep2: {instance: leaf, component: "port[2:4]"}
+  scheme: one2one
+  link: eth
+"""
 NODE_LINK = json.dumps(
     {
         "directed": False,
@@ -92,7 +133,7 @@ NODE_LINK = json.dumps(
 )
 SAMPLES = {
     **{"simai.txt": SIMAI, "ns3.txt": NS3, "leaf.topo": HTSIM, "tree.topo": THREE_TIERS, "astra.yml": ASTRA},
-    **{"nccl.xml": NCCL, "own.json": NODE_LINK},
+    **{"nccl.xml": NCCL, "own.json": NODE_LINK, "infragraph.yaml": INFRAGRAPH},
 }
 
 
@@ -344,25 +385,9 @@ def test_what_a_dump_holds_that_is_not_read_is_refused(read, text, words):
     assert words in str(refused.value)
 
 
-INFRAGRAPH = """devices:
-  - name: server
-    components:
-      - name: xpu
-        count: 2
-instances:
-  - name: host
-    count: 3
-    device: server
-links: []
-"""
-
-
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("infra.yaml", INFRAGRAPH, "is a graph of infragraph (devices, instances), which is not read"),
-        ("infra.yml", "# two racks\nname: x\n" + INFRAGRAPH, "is a graph of infragraph"),
-        ("infra.json", json.dumps({"devices": [], "instances": [], "links": []}), "is a graph of infragraph"),
         (
             "compose.yaml",
             "services:\n  web:\n    image: x\nvolumes: []\n",

@@ -7,28 +7,29 @@ from typing import Any
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.graph import graph_of
-from mfabric_jax.fabric.graphs import astra_sim, htsim, nccl, topology_text
+from mfabric_jax.fabric.graphs import astra_sim, htsim, infragraph, nccl, topology_text
 from mfabric_jax.fabric.graphs.data import GraphData
 from mfabric_jax.fabric.network import FabricGraph
 from mfabric_jax.support.text_files import mapping_in, read_text
 from mfabric_jax.support.unread import name_unread
+from mfabric_jax.support.yaml_text import parse_yaml
 
 LARGEST = 1 << 30  # largest file [bytes]: millions of links
 WHAT = "a graph's nodes and edges"
 ALLOWED = (
     ".json (node-link JSON of networkx), .xml (topology dump of NCCL or RCCL), .topo (htsim), .yml (network of "
-    "ASTRA-sim) or .txt (topology text of ns-3 or SimAI)"
+    "ASTRA-sim, or infragraph) or .txt (topology text of ns-3 or SimAI)"
 )
 SUFFIXES = ".json, .xml, .topo, .yml or .txt"
 TIMES = re.compile(r"(.+)\*(\d{1,6})")
 MOST_DUMPS = 1 << 14
 YAML_KEY = re.compile(r"""^["']?([\w .-]+?)["']?\s*:(?=\s|$)""", re.MULTILINE)  # at the left edge
-INFRAGRAPH = {"devices", "instances"}
+YAML_KEYS = (*astra_sim.KEYS, *infragraph.KEYS, *infragraph.FIELDS["infrastructure"])
 
 
 def read_graph(path: str | Path) -> FabricGraph:
     """Read the graph of a file: node-link JSON of networkx, topology text of ns-3 or SimAI, htsim's `.topo`, network
-    YAML of ASTRA-sim, or topology dumps of NCCL or RCCL.
+    YAML of ASTRA-sim, YAML or JSON of infragraph, or topology dumps of NCCL or RCCL.
 
     Dumps of several servers: `a.xml,b.xml`, or `a.xml*16` for 16 equal ones. Raise `InputError` if a file is unreadable
     or its reader rejects it.
@@ -67,7 +68,8 @@ def _data(file: str, text: str) -> dict[str, Any]:
     suffix, first = Path(file).suffix.lower(), _first_line(text)
     if suffix == ".json" or first.startswith(("{", "[")):
         data = mapping_in(text, repr(file), WHAT)
-        _refuse_foreign(file, data)
+        if _of_infragraph(data):
+            return infragraph.graph_data(data, repr(file)).data
         attributes = data.get("graph", {})
         if not isinstance(attributes, dict | list):
             raise InputError(f"{file!r}: graph must be a table of attributes, got {attributes!r:.80}.")
@@ -82,28 +84,31 @@ def _reader(file: str, suffix: str, first: str) -> Callable[[str], GraphData]:
     word = first.split()[0].lower() if first else ""
     if word and (suffix == ".topo" or word in (*htsim.HEADER, "tier")):
         return htsim.graph_data
-    if word and (suffix in (".yml", ".yaml") or word.partition(":")[0] in astra_sim.KEYS):
-        return lambda text: _astra_sim(file, text)
+    if word and (suffix in (".yml", ".yaml") or word.partition(":")[0] in YAML_KEYS):
+        return lambda text: _yaml(file, text)
     if word.isdecimal():
         return topology_text.graph_data
     raise InputError(f"{file!r} is not a graph in a known format: give {ALLOWED}.")
 
 
-def _astra_sim(file: str, text: str) -> GraphData:
-    """The graph of a YAML file. Raise `InputError` if it is a file of another tool."""
+def _yaml(file: str, text: str) -> GraphData:
+    """The graph of a YAML file of ASTRA-sim or infragraph. Raise `InputError` if it is a file of another tool."""
     keys = YAML_KEY.findall(text)
-    _refuse_foreign(file, keys)
-    if keys and not set(keys) & set(astra_sim.KEYS):
-        raise InputError(
-            f"{file!r} is not a graph in a known format: a YAML file must have the keys {', '.join(astra_sim.KEYS)} of "
-            f"ASTRA-sim's network, got {', '.join(dict.fromkeys(keys))[:200]}."
-        )
-    return astra_sim.graph_data(text)
+    if not keys or set(keys) & set(astra_sim.KEYS):
+        return astra_sim.graph_data(text)
+    if _of_infragraph(keys):
+        data = parse_yaml(text)
+        if not isinstance(data, dict):
+            raise InputError(f"{file!r} must hold {WHAT} by name, got {data!r:.80}.")
+        return infragraph.graph_data(data, repr(file))
+    raise InputError(
+        f"{file!r} is not a graph in a known format: a YAML file must have the keys {', '.join(astra_sim.KEYS)} of "
+        f"ASTRA-sim's network, or devices and instances of infragraph, got {', '.join(dict.fromkeys(keys))[:200]}."
+    )
 
 
-def _refuse_foreign(file: str, keys: Iterable[str]) -> None:
-    if set(keys) >= INFRAGRAPH:
-        raise InputError(f"{file!r} is a graph of infragraph (devices, instances), which is not read: give {ALLOWED}.")
+def _of_infragraph(keys: Iterable[str]) -> bool:
+    return bool(set(keys) & set(infragraph.KEYS)) and not set(keys) & {"nodes", *astra_sim.KEYS}
 
 
 def _first_line(text: str) -> str:

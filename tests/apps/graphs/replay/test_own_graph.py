@@ -1,8 +1,12 @@
 """Replays on a graph of one's own."""
 
+import pytest
+
 from mfabric_jax.apps.graphs.export import export_iteration
 from mfabric_jax.apps.graphs.replay import Replay, replay
+from mfabric_jax.apps.graphs.tasks.graph import Op, TaskKind, Tasks
 from tests.evaluate.rows.test_own_graph import graphs
+from tests.fabric.test_graph_files import INFRAGRAPH
 from tests.mistakes import refused
 
 
@@ -15,3 +19,20 @@ def test_a_replay_asks_whether_gpus_forward(tmp_path):
     assert done.prepared.fabric == "graph"
     assert "no path leads from gpu" in refused(lambda: list(replay(tasks, no, Replay())))
     assert "no path leads from gpu" in refused(lambda: list(replay(tasks, no, Replay(graph=case.network.graph))))
+
+
+def all_to_all(ranks, bytes_each):
+    """An all-to-all in which every rank sends so many bytes to every rank, itself included."""
+    tasks = Tasks(ranks, (tuple(range(ranks)),))
+    for rank in range(ranks):
+        tasks.add(TaskKind.COLLECTIVE, rank, op=Op.ALL_TO_ALL, group=0, match=1, bytes=ranks * bytes_each)
+    return tasks.graph()
+
+
+@pytest.mark.filterwarnings("ignore::mfabric_jax.support.unread.Unread")
+def test_an_all_to_all_on_a_graph_of_infragraph_by_hand(tmp_path):
+    """Each rank sends 100 MB to each other: two times 100 MB cross its NIC of 50 GB/s in 4 ms, after 2 us to the switch
+    and 2 us from it; 100 MB cross the NVSwitch in 1 ms, and the PCI link takes 200 MB in 3.1 ms."""
+    (tmp_path / "pair.yaml").write_text(INFRAGRAPH)
+    (done,) = replay(all_to_all(4, 1e8), config=Replay(graph=str(tmp_path / "pair.yaml")))
+    assert done.makespan_s == pytest.approx(4e-3 + 4e-6, rel=1e-9)
