@@ -231,6 +231,59 @@ def test_dumps_of_several_servers_meet_at_rails_and_change_rails_on_nvlink(read,
     assert len(endpoints(twice)) == 4
 
 
+def tray(servers=1):
+    """Dump of servers of four GPUs with 18 NVLinks of 40.1 GB/s each and a NIC of 400 Gbps. All have equal busids; of
+    MNNVL, NCCL writes several servers into one dump."""
+    target = '<nvlink target="fffffff:ffff:ff" count="18" tclass="0x068000"/>'
+    cpus = ""
+    for server in range(servers):
+        gpus = [
+            gpu_in(f"0{n + 1}:00.0", n, target, rank=4 * server + n).replace('sm="80"', 'sm="100"') for n in range(4)
+        ]
+        cpu = dump(*gpus, nic_in("05:00.0", 0, 400000))
+        cpus += cpu.partition(">")[2].rpartition("<")[0].replace("<cpu", f'<cpu host_hash="{server + 1:#x}"')
+    return f'<system version="1">{cpus}</system>'
+
+
+def hops_of(network, gpu, other):
+    """The nodes after a GPU on its shortest paths to another."""
+    gpus = endpoints(network)
+    hops = shortest_routes(network, gpus[[gpu]], gpus[[other]]).hops[0]
+    return {network.node_name(int(network.head[link])) for link in hops[hops >= 0]}
+
+
+def test_servers_of_one_dump_have_one_nvswitch_and_equal_busids(read):
+    network = read(tray(2), "rack.xml")
+    assert dict(network.nodes)["nvswitch"] == 1
+    names = [network.node_name(node) for node in endpoints(network)]
+    assert names == [f"server {server} gpu {dev}" for server in range(2) for dev in range(4)]
+    assert hops_of(network, 0, 5) == {"nvswitch 0", "server 1 gpu 1"}
+    assert links(network)["server 1 gpu 3", "nvswitch 0"] == [5774.4, 0]  # 18 x 40.1 GB/s
+
+
+def test_dumps_of_one_nvlink_domain_share_an_nvswitch_and_others_do_not(read, tmp_path):
+    read(tray(), "tray.xml")
+    file = tmp_path / "tray.xml"
+    apart, together = read_graph(f"{file}*4"), read_graph(f"{file}*2@left,{file}@right,{file}*1@right")
+    assert [dict(network.nodes)["nvswitch"] for network in (apart, together)] == [4, 2]
+    assert hops_of(together, 0, 5) == {"nvswitch 0", "server 1 gpu 1"}
+    assert hops_of(together, 8, 15) == {"nvswitch 2", "server 3 gpu 3"}
+    assert "network" in hops_of(together, 0, 8)
+    assert "network" in hops_of(apart, 0, 5)
+    assert links(read_graph(f"{file}@own")) == links(read_graph(file))
+
+
+def test_a_domain_needs_nvlinks_to_a_switch(read, tmp_path):
+    read(dump(gpu_in("01:00.0", 0)), "pci.xml")
+    with pytest.raises(InputError, match="NVLink domain 'rack' needs a gpu with an nvlink of tclass 0x068000"):
+        read_graph(f"{tmp_path / 'pci.xml'}*2@rack")
+
+
+def test_equal_busids_in_one_server_are_refused(read):
+    with pytest.raises(InputError, match=r"two pci of server 0 have the busid '0000:01:00\.0'"):
+        read(dump(gpu_in("01:00.0", 0), gpu_in("01:00.0", 1)), "twice.xml")
+
+
 def test_nccl_gpus_that_are_joined_without_a_switch_and_two_cpus(read):
     gpu = (
         '<cpu host_hash="0x1" numaid="{0}" arch="x86_64" vendor="AuthenticAMD"><pci busid="{0}" link_width="16"'

@@ -21,7 +21,7 @@ ALLOWED = (
     "ASTRA-sim, or infragraph) or .txt (topology text of ns-3 or SimAI)"
 )
 SUFFIXES = ".json, .xml, .topo, .yml or .txt"
-TIMES = re.compile(r"(.+)\*(\d{1,6})")
+DUMP = re.compile(r"(.+\.xml)(?:\*(\d{1,6}))?(?:@([\w.-]+))?", re.IGNORECASE)  # FILE*SERVERS@DOMAIN
 MOST_DUMPS = 1 << 14
 YAML_KEY = re.compile(r"""^["']?([\w .-]+?)["']?\s*:(?=\s|$)""", re.MULTILINE)  # at the left edge
 YAML_KEYS = (*astra_sim.KEYS, *infragraph.KEYS, *infragraph.FIELDS["infrastructure"])
@@ -31,33 +31,40 @@ def read_graph(path: str | Path) -> FabricGraph:
     """Read the graph of a file: node-link JSON of networkx, topology text of ns-3 or SimAI, htsim's `.topo`, network
     YAML of ASTRA-sim, YAML or JSON of infragraph, or topology dumps of NCCL or RCCL.
 
-    Dumps of several servers: `a.xml,b.xml`, or `a.xml*16` for 16 equal ones. Raise `InputError` if a file is unreadable
-    or its reader rejects it.
+    Dumps of several servers: `a.xml,b.xml`, or `a.xml*16` for 16 equal ones. Those with equal words after `@` share
+    their NVSwitches: `a.xml*18@rack`. Raise `InputError` if a file is unreadable or its reader rejects it.
     """
     named = str(path)
-    files = [named] if Path(named).is_file() else _dumps(named)
-    if len(files) > 1:
-        texts = {file: _text(file) for file in dict.fromkeys(files)}
-        return graph_of(nccl.graph_data([(repr(file), texts[file]) for file in files]).data)
+    dumps = [] if Path(named).is_file() else _dumps(named)
+    if dumps:
+        texts = {file: _text(file) for file in dict.fromkeys(file for file, _ in dumps)}
+        return graph_of(nccl.graph_data([nccl.NamedDump(repr(file), texts[file], on) for file, on in dumps]).data)
     try:
-        return graph_of(_data(files[0], _text(files[0])))
+        return graph_of(_data(named, _text(named)))
     except InputError as error:
         sentence = str(error)
-        raise InputError(sentence if repr(files[0]) in sentence else f"{files[0]!r}: {sentence}") from error
+        raise InputError(sentence if repr(named) in sentence else f"{named!r}: {sentence}") from error
 
 
-def _dumps(named: str) -> list[str]:
-    """The files of a list such as `a.xml,b.xml*3`; the name itself if it is not a list."""
-    files: list[str] = []
+def graph_files(path: str | Path) -> tuple[str, ...]:
+    """Return the files that `read_graph` reads for a path."""
+    named = str(path)
+    dumps = [] if Path(named).is_file() else _dumps(named)
+    return tuple(dict.fromkeys(file for file, _ in dumps)) or (named,)
+
+
+def _dumps(named: str) -> list[tuple[str, str]]:
+    """The files and NVLink domains ("": its own) of a list such as `a.xml,b.xml*3@rack`; empty if it is no list."""
+    dumps: list[tuple[str, str]] = []
     for word in named.split(","):
-        times = TIMES.fullmatch(word)
-        name, count = (times[1], int(times[2])) if times else (word, 1)
-        if not name.lower().endswith(".xml"):
-            return [named]
+        match = DUMP.fullmatch(word)
+        if not match:
+            return []
+        name, count, domain = match[1], int(match[2] or 1), match[3] or ""
         if not 1 <= count <= MOST_DUMPS:
             raise InputError(f"servers of {name!r} must be from 1 to {MOST_DUMPS}, got {count}.")
-        files += [name] * count
-    return files
+        dumps += [(name, domain)] * count
+    return dumps
 
 
 def _text(file: str) -> str:
@@ -76,7 +83,7 @@ def _data(file: str, text: str) -> dict[str, Any]:
         name_unread(repr(file), "attributes of the graph", [str(name) for name in attributes if name != "name"])
         return data
     if suffix == ".xml" or first.startswith("<"):
-        return nccl.graph_data([(repr(file), text)]).data
+        return nccl.graph_data([nccl.NamedDump(repr(file), text)]).data
     return _reader(file, suffix, first)(text).data
 
 
