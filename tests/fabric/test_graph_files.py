@@ -9,6 +9,7 @@ import pytest
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import FabricGraph, read_graph
 from mfabric_jax.fabric.graph import endpoints
+from mfabric_jax.fabric.graphs.files import graph_files, graphs_in
 from mfabric_jax.routing.shortest import shortest_routes
 from mfabric_jax.support.unread import Unread
 
@@ -271,6 +272,14 @@ def test_dumps_of_one_nvlink_domain_share_an_nvswitch_and_others_do_not(read, tm
     assert "network" in hops_of(together, 0, 8)
     assert "network" in hops_of(apart, 0, 5)
     assert links(read_graph(f"{file}@own")) == links(read_graph(file))
+
+
+def test_words_between_commas_are_graphs_but_dumps_are_one(tmp_path):
+    assert graphs_in("a.json,b.topo,c.xml*4") == ("a.json", "b.topo", "c.xml*4")
+    assert graphs_in("a.xml,b.xml*3,c.XML@rack") == ("a.xml,b.xml*3,c.XML@rack",)
+    (tmp_path / "a,b.json").write_text("{}")
+    assert graphs_in(str(tmp_path / "a,b.json")) == (str(tmp_path / "a,b.json"),)
+    assert graph_files("a.xml,b.xml*3,a.xml") == ("a.xml", "b.xml")
 
 
 def test_a_domain_needs_nvlinks_to_a_switch(read, tmp_path):

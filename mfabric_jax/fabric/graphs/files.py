@@ -53,6 +53,14 @@ def graph_files(path: str | Path) -> tuple[str, ...]:
     return tuple(dict.fromkeys(file for file, _ in dumps)) or (named,)
 
 
+def graphs_in(text: str) -> tuple[str, ...]:
+    """Return the graphs that a word of a command names: one, or several between commas.
+
+    The name of a file is one graph, and so is a list of dumps such as `a.xml,b.xml`, whose servers are one cluster.
+    """
+    return (text,) if Path(text).is_file() or _dumps(text) else tuple(word for word in text.split(",") if word)
+
+
 def _dumps(named: str) -> list[tuple[str, str]]:
     """The files and NVLink domains ("": its own) of a list such as `a.xml,b.xml*3@rack`; empty if it is no list."""
     dumps: list[tuple[str, str]] = []
