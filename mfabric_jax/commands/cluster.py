@@ -2,11 +2,15 @@
 
 import dataclasses
 import itertools
+from typing import TYPE_CHECKING, Any
 
 from mfabric_jax import units
 from mfabric_jax.case import Cases
 from mfabric_jax.case.grid import UNREAD_BY_LINKS
 from mfabric_jax.commands import shared
+
+if TYPE_CHECKING:
+    from mfabric_jax.evaluate.whole_cluster import ClusterSolution
 
 READS = ("model.", "gpu.", "job.", "network.", "circuits.policy", "circuits.delay_s", "run.seed", "run.dtype")
 SHOWN = ("network.fabric", "network.graph", "network.nic_gbps")  # settings with their own columns
@@ -65,7 +69,7 @@ def run(cases: Cases, options: Options) -> None:
         _draw_solved(first, picture)
 
 
-def _solutions(cases: Cases, graph: str | None):
+def _solutions(cases: Cases, graph: str | None) -> "tuple[ClusterSolution, list[dict[str, Any]], dict[str, list[str]]]":
     """Solve every case on its fabric, or on each graph that --graph names.
 
     Return the first solution, rows of all, and lines to print: how each was built, and whether GPUs of graphs forward.
@@ -75,11 +79,13 @@ def _solutions(cases: Cases, graph: str | None):
     from mfabric_jax.fabric.relays import relays_of
     from mfabric_jax.report.numerals import count_phrase
 
-    first, rows, lines = None, [], {"built": [], "relays": []}
+    solutions: list[ClusterSolution] = []
+    rows, lines = [], {"built": [], "relays": []}
     for file, case in itertools.product((None,) if graph is None else graphs_in(graph), cases):
         solved = solve_cluster(case, graph=file)
         own = [cases.differences(case, SHOWN) | row for row in cluster_rows(solved)]
-        rows, first = rows + own, first or solved
+        rows += own
+        solutions = solutions or [solved]
         lines["built"].append(
             f"{solved.job.model} on {_where(own[0])}: {count_phrase(solved.job.gpus, 'GPU')}, "
             f"{count_phrase(own[0]['links'], 'link')}; "
@@ -87,7 +93,7 @@ def _solutions(cases: Cases, graph: str | None):
         )
         if file is not None:
             lines["relays"].append(f"{file}: {relays_of(solved.network, case.network.on_graph.relay).words}.")
-    return first, rows, lines
+    return solutions[0], rows, lines
 
 
 def _where(row) -> str:
