@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mfabric_jax.support.yaml_text import parse_yaml
 from tests import fuzz_mutations
 from tests.apps.graphs.tasks.formats import test_chakra, test_flexflow, test_htsim, test_param, test_simai
 from tests.apps.recordings.measurements import samples
@@ -51,6 +52,10 @@ reader(
     graph_in,
     free=ANY_XML,
 )
+INFRAGRAPH = parse_yaml(graphs.INFRAGRAPH)
+OF_INFRAGRAPH = ("name", "description", "host", "leaf", "server", "pair")
+reader("graph of infragraph", "infra.json", "json", INFRAGRAPH, graph_in, free=OF_INFRAGRAPH)
+reader("graph of infragraph in YAML", "infra.yaml", "text", graphs.INFRAGRAPH, graph_in, free=OF_INFRAGRAPH)
 NODES = [{"id": f"gpu {n}", "kind": "gpu"} for n in range(16)] + [{"id": "switch 0", "kind": "switch"}]
 LINKS = [{"source": f"gpu {n}", "target": "switch 0", "capacity_gbps": 400, "latency_s": 1e-6} for n in range(16)]
 OWN = {"directed": False, "multigraph": False, "graph": {"name": "mine"}, "nodes": NODES, "edges": LINKS}

@@ -1,5 +1,6 @@
 """Settings of the network: the names of fabrics, a fabric's links and transport, and its circuits."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -53,6 +54,7 @@ GRAPHS = (
     ".yaml",
     ".txt",
 )  # suffixes of graph files; a file without one may be a graph too
+SERVERS = re.compile(r"(?<=\.xml)(\*\d+)?(@[\w.-]+)?$")  # after a dump of NCCL: how many servers, of which domain
 
 if TYPE_CHECKING:
     FabricName = RoutingName = str
@@ -61,8 +63,8 @@ else:
 
 
 def is_graph(word: str) -> bool:
-    """Whether a word names a graph's file rather than a fabric. `a.xml*16` means 16 equal servers of that file."""
-    return word not in NAMES and (word.lower().partition("*")[0].endswith(GRAPHS) or Path(word).is_file())
+    """Whether a word names a graph's file rather than a fabric. `a.xml*18@rack` means 18 servers of one domain."""
+    return word not in NAMES and (SERVERS.sub("", word.lower()).endswith(GRAPHS) or Path(word).is_file())
 
 
 class RailOptimized(SettingsGroup, frozen=True):

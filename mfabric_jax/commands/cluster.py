@@ -1,13 +1,19 @@
-"""`mfabric cluster`: one iteration on a whole cluster."""
+"""`mfabric cluster`: one iteration on a whole cluster, on fabrics and graphs beside each other."""
 
 import dataclasses
+import itertools
+from typing import TYPE_CHECKING, Any
 
 from mfabric_jax import units
 from mfabric_jax.case import Cases
 from mfabric_jax.case.grid import UNREAD_BY_LINKS
 from mfabric_jax.commands import shared
 
+if TYPE_CHECKING:
+    from mfabric_jax.evaluate.whole_cluster import ClusterSolution
+
 READS = ("model.", "gpu.", "job.", "network.", "circuits.policy", "circuits.delay_s", "run.seed", "run.dtype")
+SHOWN = ("network.fabric", "network.graph", "network.nic_gbps")  # settings with their own columns
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,51 +25,80 @@ class Options(shared.RowOptions, shared.OnDevice):
     """
 
     graph: str | None = None
-    """File of a graph that replaces the fabric (docs/formats.md); its gpu (or host) nodes are the GPUs."""
+    """File of a graph that replaces the fabric (docs/formats.md); its gpu (or host) nodes are the GPUs. Several files,
+    as a.json,b.json, stand in one table."""
     out: str | None = None
-    """Write a row per kind of traffic to this .csv or .parquet file."""
+    """Write a row per kind of traffic of each case and graph to this .csv or .parquet file."""
     links: str | None = None
-    """Write a row per link to this .csv or .parquet file."""
+    """Write a row per link of the first of them to this .csv or .parquet file."""
     flows: str | None = None
-    """Write a row per flow to this .csv or .parquet file."""
+    """Write a row per flow of the first of them to this .csv or .parquet file."""
     picture: str | None = None
-    """Draw the fabric, with links coloured by utilisation, to this .png, .pdf or .svg file."""
+    """Draw the first of them, with links coloured by utilisation, to this .png, .pdf or .svg file."""
 
 
 def run(cases: Cases, options: Options) -> None:
-    case = shared.one_case(cases, "cluster")
     shared.check_flags(cases, "cluster", READS, options.graph, UNREAD_BY_LINKS)
-    shared.start_jax(case.run.dtype, options.device)
+    shared.start_jax(shared.dtype_of(cases), options.device)
     from mfabric_jax import report
-    from mfabric_jax.evaluate import cluster_rows, solve_cluster
     from mfabric_jax.evaluate.rows.results import record_of_cases
     from mfabric_jax.evaluate.whole_cluster import flow_rows, link_rows
-    from mfabric_jax.fabric.relays import relays_of
-    from mfabric_jax.report.numerals import count_phrase
     from mfabric_jax.report.replay_text import links_text
 
     files = {name: getattr(options, name) for name in ("out", "links", "flows")}
     picture = options.picture
     shared.check_outputs(*files.values(), picture=picture)
-    solved = solve_cluster(case, graph=options.graph)
-    rows, config = cluster_rows(solved), record_of_cases(cases) | {"graph": options.graph}
-    tables = {"out": lambda: rows, "links": lambda: link_rows(solved), "flows": lambda: flow_rows(solved)}
+    first, rows, lines = _solutions(cases, options.graph)
+    config = record_of_cases(cases) | {"graph": options.graph}
+    tables = {"out": lambda: rows, "links": lambda: link_rows(first), "flows": lambda: flow_rows(first)}
     kinds = {"out": "cluster", "links": "cluster --links", "flows": "cluster --flows"}
     columns_of = {name: options.columns(kind) for name, kind in kinds.items()}
     shared.write_tables(tables, files, config, columns_of)
-    columns = ["traffic", "flows", report.TableColumn("gigabytes", "GB"), report.TableColumn("end_s", "ends at [s]")]
-    print(
-        f"{solved.job.model} on {rows[0]['fabric']}: {count_phrase(solved.job.gpus, 'GPU')}, "
-        f"{count_phrase(rows[0]['links'], 'link')}; "
-        f"built in {solved.build_s:.1f} s, solved in {solved.solve_s:.1f} s, at most {rows[0]['peak_mb']:,.0f} MB"
-    )
-    print(report.plain([row | {"gigabytes": units.to_gigabytes(row["bytes"])} for row in rows], columns))
+    print("\n".join(lines["built"]))
+    several = len(lines["built"]) > 1
+    settings = [name for name in rows[0] if "." in name]
+    cases_apart = ["fabric", report.TableColumn("nic_gbps", "Gbps"), *settings] if several else []
+    columns = [*cases_apart, "traffic", "flows"]
+    columns += [report.TableColumn("gigabytes", "GB"), report.TableColumn("end_s", "ends at [s]")]
+    shown = [row | {"gigabytes": units.to_gigabytes(row["bytes"]), "fabric": _where(row)} for row in rows]
+    print(report.plain(shown, columns))
     shared.print_lines(shared.case_notes(cases))
-    if options.graph is not None:
-        print(f"{options.graph}: {relays_of(solved.network, case.network.on_graph.relay).words}.")
-    print(f"\nbusiest links\n{links_text(link_rows(solved))}")
+    shared.print_lines(lines["relays"])
+    print(f"\nbusiest links{f' on {_where(rows[0])}' if several else ''}\n{links_text(link_rows(first))}")
     if picture is not None:
-        _draw_solved(solved, picture)
+        _draw_solved(first, picture)
+
+
+def _solutions(cases: Cases, graph: str | None) -> "tuple[ClusterSolution, list[dict[str, Any]], dict[str, list[str]]]":
+    """Solve every case on its fabric, or on each graph that --graph names.
+
+    Return the first solution, rows of all, and lines to print: how each was built, and whether GPUs of graphs forward.
+    """
+    from mfabric_jax.evaluate import cluster_rows, solve_cluster
+    from mfabric_jax.fabric.graphs.files import graphs_in
+    from mfabric_jax.fabric.relays import relays_of
+    from mfabric_jax.report.numerals import count_phrase
+
+    solutions: list[ClusterSolution] = []
+    rows, lines = [], {"built": [], "relays": []}
+    for file, case in itertools.product((None,) if graph is None else graphs_in(graph), cases):
+        solved = solve_cluster(case, graph=file)
+        own = [cases.differences(case, SHOWN) | row for row in cluster_rows(solved)]
+        rows += own
+        solutions = solutions or [solved]
+        lines["built"].append(
+            f"{solved.job.model} on {_where(own[0])}: {count_phrase(solved.job.gpus, 'GPU')}, "
+            f"{count_phrase(own[0]['links'], 'link')}; "
+            f"built in {solved.build_s:.1f} s, solved in {solved.solve_s:.1f} s, at most {own[0]['peak_mb']:,.0f} MB"
+        )
+        if file is not None:
+            lines["relays"].append(f"{file}: {relays_of(solved.network, case.network.on_graph.relay).words}.")
+    return solutions[0], rows, lines
+
+
+def _where(row) -> str:
+    """The file of a graph, or the name of a fabric."""
+    return row.get("graph") or row["fabric"]
 
 
 def _draw_solved(solved, picture: str) -> None:

@@ -122,21 +122,19 @@ def _replays(cases: Cases, options: Options, graph, effective: dict[str, Any]) -
     from mfabric_jax.apps.graphs.replay import replayed as found
     from mfabric_jax.apps.graphs.replay.run import replay_assumed
 
-    config = options.config
     rows, assumed, first, owed, held = [], [], None, None, []
-    runs = len(cases) if config.graph is None else 1
-    bar = shared.bar("replay", "run", runs)
+    several = [(case, config) for config in _configs(options.config) for case in cases]
+    bar = shared.bar("replay", "run", len(several))
 
     try:
         with bar:
-            several = zip(cases, replay(graph, cases, config, progress=bar.set_postfix_str), strict=False)
-            for case, done in several:  # with --graph there is one run
+            for case, config in several:
+                (done,) = replay(graph, case, config, progress=bar.set_postfix_str)
                 if options.picture is not None and first is None:
                     _check_drawable(options, done)
                 bar.set_postfix_str(f"{done.prepared.title}: what determines the makespan")
                 gains = found.gains(done) if options.gradient else None
-                differences = cases.differences(case, SHOWN) if config.graph is None else {}
-                named = {"workload": pathlib.Path(options.workload).name} | differences
+                named = {"workload": pathlib.Path(options.workload).name} | cases.differences(case, SHOWN)
                 rows.append(named | found.replay_row(done, gains))
                 assumed.append(replay_assumed(done, config))
                 if first is None:
@@ -147,6 +145,15 @@ def _replays(cases: Cases, options: Options, graph, effective: dict[str, Any]) -
         if rows:
             shared.write(rows, options.out, effective | {"table": "out"}, options.columns("replay"))
     return _Runs(rows, assumed, first, owed, held)
+
+
+def _configs(config: Replay) -> list[Replay]:
+    """The settings with each network graph that --graph names."""
+    from mfabric_jax.fabric.graphs.files import graphs_in
+
+    if config.graph is None:
+        return [config]
+    return [dataclasses.replace(config, graph=file) for file in graphs_in(config.graph)]
 
 
 def _check_drawable(options: Options, done) -> None:

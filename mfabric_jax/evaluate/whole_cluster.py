@@ -57,7 +57,7 @@ def plain_servers(servers: int, gpus_per_server: int, region_servers: int) -> Pl
 
 
 class ClusterSolution(NamedTuple):
-    """Result and timings of `solve_cluster`; `cluster` is None on a user's graph."""
+    """Result and timings of `solve_cluster`; on a user's graph `cluster` is None and `file` its file."""
 
     resolved: Resolved
     cluster: Cluster | None
@@ -67,6 +67,7 @@ class ClusterSolution(NamedTuple):
     transfers: TransferResult
     build_s: float
     solve_s: float
+    file: str | None = None
 
     @property
     def job(self) -> Workload:
@@ -98,7 +99,8 @@ def solve_cluster(case: Case | None = None, *, graph: str | None = None) -> Clus
     ready = time.perf_counter()
     done = transfer(network, routes, flows.size, flows.start, dtype=case.run.dtype)
     done = done._replace(finish=done.finish + np.where(flows.size > 0, waits_s, 0))
-    return ClusterSolution(resolved, built, network, flows, routes, done, ready - began, time.perf_counter() - ready)
+    took = ready - began, time.perf_counter() - ready
+    return ClusterSolution(resolved, built, network, flows, routes, done, *took, graph)
 
 
 def _over_graph(resolved: Resolved, graph: str) -> Wired:
@@ -199,6 +201,7 @@ def cluster_rows(solved: ClusterSolution) -> list[dict[str, Any]]:
     facts = {
         "model": solved.job.model,
         "fabric": "graph" if solved.cluster is None else solved.cluster.name,
+        **({} if solved.file is None else {"graph": solved.file}),
         "servers": solved.job.servers,
         "gpus": solved.job.gpus,
         "nic_gbps": None if solved.cluster is None else solved.cluster.nic_gbps,

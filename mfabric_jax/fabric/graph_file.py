@@ -18,7 +18,7 @@ from mfabric_jax.case.network import Network as NetworkSettings
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.fabric.cost import Attachment
 from mfabric_jax.fabric.graph import endpoints
-from mfabric_jax.fabric.graphs.files import read_graph
+from mfabric_jax.fabric.graphs.files import graph_files, read_graph
 from mfabric_jax.fabric.network import FabricGraph
 from mfabric_jax.fabric.rank_files import gpus_in
 from mfabric_jax.fabric.relays import Relays, relays_of
@@ -82,12 +82,12 @@ def load_graph(options: GraphFile) -> FileGraph:
     return _load_graph(options.file, options)
 
 
-@cached_by_files(lambda file: (file,), maxsize=4)
+@cached_by_files(graph_files, maxsize=4)
 def _network(file: str) -> FabricGraph:
     return read_graph(file)
 
 
-@cached_by_files(lambda file, options: (file, options.ranks), maxsize=32)
+@cached_by_files(lambda file, options: (*graph_files(file), options.ranks), maxsize=32)
 def _load_graph(file: str, options: GraphFile) -> FileGraph:
     network = _network(file)
     nodes, kinds = endpoints(network), kinds_of(network)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -35,7 +34,7 @@ class Region(eqx.Module):
     - `optical_degree`: NICs of a server on the OCS, the most circuits it can have; one number or [S].
     - `electrical_nics`: NICs of a server on the EPS, which is non-blocking; one number or [S].
     - `delay_s`: reconfiguration delay, during which the OCS carries nothing.
-    - `own_ports` (static): every GPU has its own circuits, as with co-packaged optics.
+    - `own_ports` (static): GPUs of a server with circuits of their own, as with co-packaged optics; 0: none.
     - `relay_efficiency`: under relay routing, a forwarded byte counts as 1 / efficiency bytes on its second circuit.
 
     Non-static fields may be traced; a batch of regions is one region under `jax.vmap`. A server's GPUs reach all its
@@ -49,7 +48,7 @@ class Region(eqx.Module):
     electrical_nics: Num[Array, ""] | Num[Array, "S"] | float = 2
     delay_s: Float[Array, ""] | float = 0.025
     relay_efficiency: Float[Array, ""] | float = 1.0
-    own_ports: bool = eqx.field(static=True, default=False)
+    own_ports: int = eqx.field(static=True, default=0)
 
     reconfigures = has_paths = True
     pxn = forwards = phases = shares_links = over_graph = False
@@ -59,6 +58,7 @@ class Region(eqx.Module):
 
     def __check_init__(self):
         whole("servers", self.servers)
+        whole("own_ports", self.own_ports, at_least=0)
         positive("nic_gbps", self.nic_gbps)
         not_negative("optical_degree", self.optical_degree)
         not_negative("electrical_nics", self.electrical_nics)
@@ -83,9 +83,7 @@ class Region(eqx.Module):
         """
         if not self.own_ports:
             return eqx.tree_at(lambda region: region.nic_gbps, self, nic_gbps)
-        gpus = self.electrical_nics
-        gpus = gpus.astype(np.int32) if isinstance(gpus, jax.Array) else int(gpus)
-        degree = optical_ports(gpu_tbps, nic_gbps) * gpus
+        degree = optical_ports(gpu_tbps, nic_gbps) * self.own_ports
         return eqx.tree_at(lambda region: (region.nic_gbps, region.optical_degree), self, (nic_gbps, degree))
 
     @property
@@ -159,7 +157,7 @@ class Region(eqx.Module):
             left = self._with_nics(optical, electrical * part)
             return Degraded(kind, left, server, eps_left=part, everywhere=kind == "spine")
         if kind == "gpu":
-            spare = 1.0 if self.own_ports else nics
+            spare = nics / self.own_ports if self.own_ports else nics
             left = self._with_nics(np.append(optical, 0), np.append(electrical, spare))
             on_eps = spare / nics if hit.attention_gpus > 1 else 0.0
             return Degraded(kind, left, server, moved=1 / hit.gpus_per_rank, tp_on_eps=on_eps, spare=True)

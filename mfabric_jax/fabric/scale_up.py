@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mfabric_jax import units
-from mfabric_jax.checks import InputError, Misfit, concrete
+from mfabric_jax.checks import InputError, concrete
 from mfabric_jax.fabric import views
 from mfabric_jax.fabric.design import OnTree
 from mfabric_jax.fabric.domains import PRICE
@@ -48,11 +48,9 @@ class Nvl72(OnTree):
 class MFabricCpo(OnTree):
     def group(self, site: FabricSite, nic_gbps: Any) -> Region:
         _beside_nic(site.network.gpu_tbps, nic_gbps)
-        if (ratio := site.ratio()) != 1:
-            raise Misfit(f"network.oversubscription must be auto or 1 on mfabric-cpo, got {ratio:g}.")
         gpus = site.gpus_per_server
         circuits = optical_ports(site.network.gpu_tbps, nic_gbps) * gpus
-        region = views.Region(site.group_servers, nic_gbps, circuits, float(gpus), site.delay_s, own_ports=True)
+        region = views.Region(site.group_servers, nic_gbps, circuits, gpus / site.ratio(), site.delay_s, own_ports=gpus)
         return check_ports(site, region)
 
     def paths(self, site: FabricSite) -> FabricPaths:

@@ -265,6 +265,6 @@ def test_a_gpu_takes_its_part_of_a_rank_with_it():
 
 def test_where_every_gpu_has_ports_of_its_own_one_nic_of_the_spare_carries_it():
     for gpus, tp_on_eps in ((1, 0), (4, 1 / 4)):
-        got = degrade(region(own_ports=True), "gpu", gpus_per_rank=gpus)
-        assert (got.group.own_ports, got.tp_on_eps) == (True, tp_on_eps)
+        got = degrade(region(own_ports=4), "gpu", gpus_per_rank=gpus)
+        assert (got.group.own_ports, got.tp_on_eps) == (4, tp_on_eps)
         assert got.group.electrical_nics.tolist() == [4, 4, 4, 1]

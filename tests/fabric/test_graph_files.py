@@ -9,6 +9,7 @@ import pytest
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import FabricGraph, read_graph
 from mfabric_jax.fabric.graph import endpoints
+from mfabric_jax.fabric.graphs.files import graph_files, graphs_in
 from mfabric_jax.routing.shortest import shortest_routes
 from mfabric_jax.support.unread import Unread
 
@@ -81,6 +82,47 @@ NCCL = """<system version="1"><cpu host_hash="0x1" numaid="0" affinity="ffff" ar
    <nic><net name="mlx5_1" dev="1" latency="0" speed="200000" port="1" rail="1" plane="-1"/></nic></pci></pci>
 </cpu></system>
 """
+INFRAGRAPH = """name: pair
+devices:
+- name: server
+  components:
+  - {name: xpu, count: 2, choice: xpu}
+  - {name: nvlsw, count: 1, choice: switch}
+  - {name: pciesw, count: 1, choice: switch}
+  - {name: nic, count: 2, choice: nic}
+  links:
+  - {name: nvlink, physical: {bandwidth: {choice: gigabytes_per_second, gigabytes_per_second: 100}}}
+  - {name: pcie, physical: {bandwidth: {choice: gigabytes_per_second, gigabytes_per_second: 64}}}
+  edges:
+  - {ep1: {component: xpu}, ep2: {component: nvlsw}, scheme: many2many, link: nvlink}
+  - {ep1: {component: xpu}, ep2: {component: pciesw}, scheme: many2many, link: pcie}
+  - {ep1: {component: nic}, ep2: {component: pciesw}, scheme: many2many, link: pcie}
+- name: switch
+  components:
+  - {name: asic, count: 1, choice: cpu}
+  - {name: port, count: 16, choice: port}
+  links:
+  - name: ic
+  edges:
+  - {ep1: {component: asic}, ep2: {component: port}, scheme: many2many, link: ic}
+instances:
+- {name: host, device: server, count: 2}
+- {name: leaf, device: switch, count: 1}
+links:
+- name: eth
+  physical:
+    bandwidth: {choice: gigabits_per_second, gigabits_per_second: 400}
+    latency: {choice: us, us: 2}
+edges:
+- ep1: {instance: "host[0]", component: nic}
+  ep2: {instance: leaf, component: "port[0:2]"}
+  scheme: one2one
+  link: eth
+- ep1: {instance: "host[1]", component: nic}
+  ep2: {instance: leaf, component: "port[2:4]"}
+  scheme: one2one
+  link: eth
+"""
 NODE_LINK = json.dumps(
     {
         "directed": False,
@@ -92,7 +134,7 @@ NODE_LINK = json.dumps(
 )
 SAMPLES = {
     **{"simai.txt": SIMAI, "ns3.txt": NS3, "leaf.topo": HTSIM, "tree.topo": THREE_TIERS, "astra.yml": ASTRA},
-    **{"nccl.xml": NCCL, "own.json": NODE_LINK},
+    **{"nccl.xml": NCCL, "own.json": NODE_LINK, "infragraph.yaml": INFRAGRAPH},
 }
 
 
@@ -188,6 +230,67 @@ def test_dumps_of_several_servers_meet_at_rails_and_change_rails_on_nvlink(read,
     assert not any("cpu" in name for name in crossed)
     twice = read_graph(f"{tmp_path / 'nccl.xml'},{tmp_path / 'nccl.xml'}")
     assert len(endpoints(twice)) == 4
+
+
+def tray(servers=1):
+    """Dump of servers of four GPUs with 18 NVLinks of 40.1 GB/s each and a NIC of 400 Gbps. All have equal busids; of
+    MNNVL, NCCL writes several servers into one dump."""
+    target = '<nvlink target="fffffff:ffff:ff" count="18" tclass="0x068000"/>'
+    cpus = ""
+    for server in range(servers):
+        gpus = [
+            gpu_in(f"0{n + 1}:00.0", n, target, rank=4 * server + n).replace('sm="80"', 'sm="100"') for n in range(4)
+        ]
+        cpu = dump(*gpus, nic_in("05:00.0", 0, 400000))
+        cpus += cpu.partition(">")[2].rpartition("<")[0].replace("<cpu", f'<cpu host_hash="{server + 1:#x}"')
+    return f'<system version="1">{cpus}</system>'
+
+
+def hops_of(network, gpu, other):
+    """The nodes after a GPU on its shortest paths to another."""
+    gpus = endpoints(network)
+    hops = shortest_routes(network, gpus[[gpu]], gpus[[other]]).hops[0]
+    return {network.node_name(int(network.head[link])) for link in hops[hops >= 0]}
+
+
+def test_servers_of_one_dump_have_one_nvswitch_and_equal_busids(read):
+    network = read(tray(2), "rack.xml")
+    assert dict(network.nodes)["nvswitch"] == 1
+    names = [network.node_name(node) for node in endpoints(network)]
+    assert names == [f"server {server} gpu {dev}" for server in range(2) for dev in range(4)]
+    assert hops_of(network, 0, 5) == {"nvswitch 0", "server 1 gpu 1"}
+    assert links(network)["server 1 gpu 3", "nvswitch 0"] == [5774.4, 0]  # 18 x 40.1 GB/s
+
+
+def test_dumps_of_one_nvlink_domain_share_an_nvswitch_and_others_do_not(read, tmp_path):
+    read(tray(), "tray.xml")
+    file = tmp_path / "tray.xml"
+    apart, together = read_graph(f"{file}*4"), read_graph(f"{file}*2@left,{file}@right,{file}*1@right")
+    assert [dict(network.nodes)["nvswitch"] for network in (apart, together)] == [4, 2]
+    assert hops_of(together, 0, 5) == {"nvswitch 0", "server 1 gpu 1"}
+    assert hops_of(together, 8, 15) == {"nvswitch 2", "server 3 gpu 3"}
+    assert "network" in hops_of(together, 0, 8)
+    assert "network" in hops_of(apart, 0, 5)
+    assert links(read_graph(f"{file}@own")) == links(read_graph(file))
+
+
+def test_words_between_commas_are_graphs_but_dumps_are_one(tmp_path):
+    assert graphs_in("a.json,b.topo,c.xml*4") == ("a.json", "b.topo", "c.xml*4")
+    assert graphs_in("a.xml,b.xml*3,c.XML@rack") == ("a.xml,b.xml*3,c.XML@rack",)
+    (tmp_path / "a,b.json").write_text("{}")
+    assert graphs_in(str(tmp_path / "a,b.json")) == (str(tmp_path / "a,b.json"),)
+    assert graph_files("a.xml,b.xml*3,a.xml") == ("a.xml", "b.xml")
+
+
+def test_a_domain_needs_nvlinks_to_a_switch(read, tmp_path):
+    read(dump(gpu_in("01:00.0", 0)), "pci.xml")
+    with pytest.raises(InputError, match="NVLink domain 'rack' needs a gpu with an nvlink of tclass 0x068000"):
+        read_graph(f"{tmp_path / 'pci.xml'}*2@rack")
+
+
+def test_equal_busids_in_one_server_are_refused(read):
+    with pytest.raises(InputError, match=r"two pci of server 0 have the busid '0000:01:00\.0'"):
+        read(dump(gpu_in("01:00.0", 0), gpu_in("01:00.0", 1)), "twice.xml")
 
 
 def test_nccl_gpus_that_are_joined_without_a_switch_and_two_cpus(read):
@@ -344,25 +447,9 @@ def test_what_a_dump_holds_that_is_not_read_is_refused(read, text, words):
     assert words in str(refused.value)
 
 
-INFRAGRAPH = """devices:
-  - name: server
-    components:
-      - name: xpu
-        count: 2
-instances:
-  - name: host
-    count: 3
-    device: server
-links: []
-"""
-
-
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("infra.yaml", INFRAGRAPH, "is a graph of infragraph (devices, instances), which is not read"),
-        ("infra.yml", "# two racks\nname: x\n" + INFRAGRAPH, "is a graph of infragraph"),
-        ("infra.json", json.dumps({"devices": [], "instances": [], "links": []}), "is a graph of infragraph"),
         (
             "compose.yaml",
             "services:\n  web:\n    image: x\nvolumes: []\n",

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError, resolve
-from mfabric_jax.fabric import degrade, get
+from mfabric_jax.evaluate.solving import problem_at
+from mfabric_jax.fabric import NAMES, degrade, get
 from mfabric_jax.fabric.cost import tree_attachment
 from mfabric_jax.fabric.site import FabricSite
 from mfabric_jax.routing.fixed import fixed_time
@@ -55,6 +56,46 @@ def test_one_number_for_two_names():
         for name, changes in (("fat-tree", three), ("oversub-fat-tree", {}))
     )
     assert tree["iteration_s"] == named["iteration_s"] > row(small({"network.fabric": "fat-tree"}))["iteration_s"]
+
+
+WITH_TREE = ("fat-tree", "oversub-fat-tree", "rail-optimized", "rail-only", "multi-plane", "mfabric", "acos")
+WITH_TREE += ("nvl72", "mfabric-cpo", "scale-up", "cloudmatrix384")
+FITTING = {"twisted-torus": {"job.parallel.dp": 8}}  # 16 servers, 2 x 2 x 4
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_fabric_takes_a_ratio_or_says_why_not(name):
+    changes = {"network.fabric": name, "network.oversubscription": 2.0} | FITTING.get(name, {})
+    told = outcome(small(changes))
+    if name in WITH_TREE:
+        assert not told
+        tree = get(name).links(resolve(small(changes)).site).tree
+        assert tree is not None
+        assert tree.oversubscription == 2
+    else:
+        assert told == f"network.oversubscription must be auto or 1 on {name}, which has no switch tree, got 2."
+    assert not outcome(small(changes | {"network.oversubscription": 1.0}))
+
+
+def outcome(case):
+    """The sentence with which a case is refused; "": it can be simulated."""
+    try:
+        problem_at(resolve(case), (case.network.nic_gbps,))
+    except InputError as sentence:
+        return str(sentence)
+    return ""
+
+
+def test_co_packaged_domains_send_less_on_their_nics_and_as_much_over_circuits():
+    """A domain of 64 GPUs has as many NICs of 100 Gbps on the tree, at 2:1 as fast as 32, and 8 Tbps less the NIC, of
+    which half are 39 ports of each GPU."""
+    (free, _), (half, _) = (group("mfabric-cpo", ratio, **JOB) for ratio in (1.0, 2.0))
+    assert (free.eps_Bps, half.eps_Bps) == (64 * 12.5e9, 32 * 12.5e9)
+    for nic_gbps, ports in ((100.0, 39), (200.0, 19)):
+        assert int(free.with_bandwidth(nic_gbps, 8.0).optical_degree) == 64 * ports
+        assert int(half.with_bandwidth(nic_gbps, 8.0).optical_degree) == 64 * ports
+    spare = degrade(half, "gpu", servers=2, ranks_per_server=2, gpus_per_rank=4)
+    assert spare.group.electrical_nics[-1] == pytest.approx(1 / 2)
 
 
 SHARED = JOB | {"network.leaf_servers": "most"}

@@ -102,7 +102,7 @@ def test_pooled_nics_against_the_oracle():
 
 OWN, PXN, POOLED = fabric(), fabric(pxn=True), fabric(nic_use="pooled")
 
-CIRCUITS, WIRED, CO_PACKAGED = Region(2, GBPS), DirectLinks(2, GBPS), Region(2, GBPS, own_ports=True)
+CIRCUITS, WIRED, CO_PACKAGED = Region(2, GBPS), DirectLinks(2, GBPS), Region(2, GBPS, own_ports=2)
 
 # GB from rank to rank on two servers of two: 0 and 1 send 6 and 2 and get 4 and 0, 2 and 3 send 0 and 4, get 6 and 2.
 CROSSING = {(0, 2): 6, (1, 3): 2, (3, 0): 4, (0, 1): 9}  # 9 stays in the server

@@ -10,10 +10,11 @@ BUILD, SOLVE = (
     Column("build_s", "s", "Run time needed to build the flows.", detail=True),
     Column("solve_s", "s", "Run time of the simulation.", detail=True),
 )
+GRAPH = Column("graph", TEXT, "File of the network graph, if the fabric is a graph.", only_some=True)
 REPLAY = Columns(
     Column("workload", TEXT, "File of the task graph."),
     FABRIC,
-    Column("graph", TEXT, "File of the network graph, if the fabric is a graph.", only_some=True),
+    GRAPH,
     NIC_GBPS,
     Column("ranks", "", "Ranks of the task graph."),
     SERVERS,
@@ -69,6 +70,7 @@ STEPS = Columns(
 CLUSTER = Columns(
     MODEL,
     FABRIC,
+    GRAPH,
     SERVERS,
     GPUS,
     NIC_GBPS,

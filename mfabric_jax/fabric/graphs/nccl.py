@@ -1,7 +1,9 @@
 """Topology dumps of NCCL (`NCCL_TOPO_DUMP_FILE`, version 1) and RCCL (version 2): GPUs, NVLinks or xGMI links, PCI,
 CPUs and NICs of servers.
 
-- A dump is one server, or several that `host_hash` distinguishes; all its NVSwitches are one node.
+- A dump is one server, or several that `host_hash` distinguishes: with MNNVL, NCCL writes all servers of a domain into
+  one dump (`ncclTopoGetSystem`). All NVSwitches of a dump are one node, as in NCCL (`ncclTopoAddNvLinks`). Several
+  dumps share one only where they are of one NVLink domain; no dump names its domain (fabric UUID and clique).
 - GPUs are in the order of `rank`. If some GPUs have a rank, the others are left out; if none has, `dev` orders them.
 - Links of one kind between two nodes are one link of their summed bandwidth.
 - A Broadcom PCI switch appears as two levels, which are merged into one switch (`ncclTopoFlattenBcmSwitches`).
@@ -89,18 +91,23 @@ class _Gpu(NamedTuple):
     pci: float
     cpu: str
 
+    @property
+    def device(self) -> tuple[str, str]:
+        """Its PCI device: servers of a dump may have equal ones."""
+        return self.server, self.busid
+
 
 class _Dump:
     """The state of one dump while it is added to the graph."""
 
-    def __init__(self, graph: GraphData, number: int, first: int):
-        self.graph, self.number = graph, number
+    def __init__(self, graph: GraphData, number: int, first: int, nvswitch: str):
+        self.graph, self.number, self.nvswitch = graph, number, nvswitch
         self.hosts: dict[str, int] = {}
         self.first = first
         self.gpus: list[_Gpu] = []
-        self.pci: dict[str, str] = {}
+        self.pci: dict[tuple[str, str], str] = {}
         self.nics: dict[tuple[str, str], str] = {}
-        self.pcilinks: list[tuple[str, str]] = []
+        self.pcilinks: list[tuple[tuple[str, str], str]] = []
         self.ports = 0
 
     def server(self, host: str) -> tuple[str, int]:
@@ -109,14 +116,27 @@ class _Dump:
         return f"server {number}", number
 
 
-def graph_data(dumps: Iterable[tuple[str, str]]) -> GraphData:
-    """Return the graph of dumps (name, text), in order. Raise `InputError` with the wrong element or attribute."""
+class NamedDump(NamedTuple):
+    """A dump: what messages call it, its text, and its NVLink domain ("": its own). Dumps of one domain share one
+    NVSwitch."""
+
+    name: str
+    text: str
+    domain: str = ""
+
+
+def graph_data(dumps: Iterable[NamedDump]) -> GraphData:
+    """Return the graph of dumps, in order. Raise `InputError` with the wrong element or attribute."""
     graph, first = GraphData(), 0
-    for number, (named, text) in enumerate(dumps):
+    first_of: dict[str, int] = {}
+    for number, (named, text, domain) in enumerate(dumps):
         try:
-            dump, root = _Dump(graph, number, first), _root(text)
+            switch = f"nvswitch {first_of.setdefault(domain, number) if domain else number}"
+            dump, root = _Dump(graph, number, first, switch), _root(text)
             name_unread(named, "attributes", _unread(root))
             _read(dump, root)
+            if domain and not graph.has(switch):
+                raise InputError(f"NVLink domain {domain!r} needs a gpu with an nvlink of tclass {NVSWITCH}, got none.")
         except InputError as error:
             raise InputError(f"{named}: {error}") from error
         first += len(dump.hosts)
@@ -180,9 +200,10 @@ def _read(dump: _Dump, root: Element) -> None:
         raise InputError("the dump has no gpu in a pci in a cpu.")
     _join_cpus(dump, cpus)
     _add_gpus(dump)
-    for busid, other in dump.pcilinks:
-        if dump.pci[busid] and dump.pci.get(other):
-            dump.graph.one_way(dump.pci[busid], dump.pci[other], _Bps(LOCAL), 0.0, "pci")
+    for device, other in dump.pcilinks:
+        name, target = dump.pci[device], dump.pci.get((device[0], other))
+        if name and target:
+            dump.graph.one_way(name, target, _Bps(LOCAL), 0.0, "pci")
 
 
 def _walk(dump: _Dump, on: tuple[str, int, str], element: Element) -> None:
@@ -202,17 +223,17 @@ def _walk(dump: _Dump, on: tuple[str, int, str], element: Element) -> None:
             raise InputError(f"pci must be nested at most {DEEPEST} deep.")
         below = _add_pci(dump, on, element, above)
         if below:
-            left += [(child, below, depth + 1) for child in reversed(list(_below(dump, element, below)))]
+            left += [(child, below, depth + 1) for child in reversed(list(_below(dump, server, element, below)))]
 
 
-def _below(dump: _Dump, switch: Element, name: str) -> Iterator[Element]:
+def _below(dump: _Dump, server: str, switch: Element, name: str) -> Iterator[Element]:
     """The PCI devices below a switch; the second level of a Broadcom switch is replaced by the devices below it."""
     levels = _broadcom(switch)
     for child in switch.findall("pci"):
         if _is_switch(child) and any(
             upper and other for (upper, _), (_, other) in zip(levels, _broadcom(child), strict=True)
         ):
-            _take(dump, child, name)
+            _take(dump, server, child, name)
             yield from child.findall("pci")
         else:
             yield child
@@ -240,20 +261,20 @@ def _is_switch(pci: Element) -> bool:
     return not pci.get("class", "").startswith(NO_SWITCH) and pci.find("gpu") is None and pci.find("nic") is None
 
 
-def _take(dump: _Dump, pci: Element, name: str) -> str:
+def _take(dump: _Dump, server: str, pci: Element, name: str) -> str:
     """Record the node of a PCI device ("": none) and its links to other devices; return its busid."""
     busid = _attribute(pci, "busid")
-    if busid in dump.pci:
-        raise InputError(f"two pci have the busid {busid!r:.40}.")
-    dump.pci[busid] = name
-    dump.pcilinks += [(busid, link.get("target", "")) for link in pci.findall("pcilink")]
+    if (server, busid) in dump.pci:
+        raise InputError(f"two pci of {server} have the busid {busid!r:.40}.")
+    dump.pci[server, busid] = name
+    dump.pcilinks += [((server, busid), link.get("target", "")) for link in pci.findall("pcilink")]
     return busid
 
 
 def _add_pci(dump: _Dump, on: tuple[str, int, str], element: Element, above: str) -> str:
     """Add a PCI device. Return its node if it is a switch, else ""."""
     server, rate = on[0], _pci_rate(element)
-    busid = _take(dump, element, "")
+    busid = _take(dump, server, element, "")
     if element.find("gpu") is not None:
         dump.gpus.append(_gpu_at(on, element, busid, above))
     elif nics := element.findall("nic"):
@@ -263,7 +284,7 @@ def _add_pci(dump: _Dump, on: tuple[str, int, str], element: Element, above: str
         else:
             dump.nics[device] = _add_nic(dump, server, nics, above, rate, busid)
     elif _is_switch(element):
-        name = dump.pci[busid] = dump.graph.node(f"{server} pci {busid}", "pci")
+        name = dump.pci[server, busid] = dump.graph.node(f"{server} pci {busid}", "pci")
         dump.graph.both_ways(above, name, _Bps(rate), 0.0, "pci")
         return name
     return ""
@@ -324,19 +345,19 @@ def _switch_name(net: Element, label: str) -> str:
 def _add_gpus(dump: _Dump) -> None:
     """Add the GPUs, in the order of their ranks, or of servers and their numbers there, and all their links."""
     order = sorted(_in_job(dump.gpus), key=lambda gpu: (gpu.rank, gpu.nth, gpu.dev))
-    names = {gpu.busid: dump.graph.node(f"{gpu.server} gpu {gpu.dev}", "gpu") for gpu in order}
-    links = {gpu.busid: _links_of(gpu) for gpu in order}
-    hangs_on = {gpu.busid: _hangs_on(gpu, links[gpu.busid]) for gpu in order}
+    names = {gpu.device: dump.graph.node(f"{gpu.server} gpu {gpu.dev}", "gpu") for gpu in order}
+    links = {gpu.device: _links_of(gpu) for gpu in order}
+    hangs_on = {gpu.device: _hangs_on(gpu, links[gpu.device]) for gpu in order}
     shared = Counter(node for places in hangs_on.values() for node in places)
     for gpu in order:
-        name = names[gpu.busid]
-        apart = any(shared[node] > 1 for node in hangs_on[gpu.busid])
+        name = names[gpu.device]
+        apart = any(shared[node] > 1 for node in hangs_on[gpu.device])
         _hang(dump, name, gpu.above, "pci", gpu.pci, apart)
-        for target, kind, GBps in links[gpu.busid]:
+        for target, kind, GBps in links[gpu.device]:
             if kind == CPU:
                 _hang(dump, name, gpu.cpu, "nvlink", GBps, apart)
             else:
-                _join_gpu(dump, name, names.get(target), kind, GBps)
+                _join_gpu(dump, name, names.get((gpu.server, target)), kind, GBps)
 
 
 def _hangs_on(gpu: _Gpu, links: list[tuple[str, str, float]]) -> list[str]:
@@ -395,10 +416,9 @@ def _xgmi_rate(gpu: _Gpu, label: str) -> float:
 
 def _join_gpu(dump: _Dump, name: str, target: str | None, kind: str, GBps: float) -> None:
     if kind == NVSWITCH:
-        switch = f"nvswitch {dump.number}"
-        if not dump.graph.has(switch):
-            dump.graph.node(switch, "nvswitch")
-        dump.graph.both_ways(name, switch, _Bps(GBps), 0.0, "nvlink")
+        if not dump.graph.has(dump.nvswitch):
+            dump.graph.node(dump.nvswitch, "nvswitch")
+        dump.graph.both_ways(name, dump.nvswitch, _Bps(GBps), 0.0, "nvlink")
     elif kind.startswith(GPUS):
         if target is not None and target != name:  # NCCL skips GPUs that it does not see
             dump.graph.one_way(name, target, _Bps(GBps), 0.0, "nvlink")

@@ -20,11 +20,12 @@ LINK_COLUMNS = ["link", "kind", "from", "to", "capacity_bytes_per_s", "bytes", "
 FLOW_COLUMNS = ["flow", "traffic", "src", "dst", "bytes", "start_s", "finish_s", "rate_bytes_per_s", "bottleneck"]
 
 
-def written(words, tmp_path, name):
+def written(words, tmp_path, name, on_graph=False):
     """The rows of the three tables, and what was asked of the first."""
     files = {table: tmp_path / f"{name}-{table}.csv" for table in ("out", "links", "flows")}
     assert status(*words, *(word for table, file in files.items() for word in (f"--{table}", str(file)))) == 0
-    columns = {"out": OUT_COLUMNS, "links": LINK_COLUMNS, "flows": FLOW_COLUMNS}
+    out = [*OUT_COLUMNS[:2], *(["graph"] if on_graph else []), *OUT_COLUMNS[2:]]
+    columns = {"out": out, "links": LINK_COLUMNS, "flows": FLOW_COLUMNS}
     for table, file in files.items():
         assert header(file) == columns[table]
         assert read_rows(file)[1]["table"] == table
@@ -59,17 +60,22 @@ def test_a_cluster(capsys, tmp_path):
     assert output.out.split("busiest links")[1].splitlines()[3].endswith(busiest)
 
 
-def test_a_cluster_on_a_graph_of_one_s_own(capsys, tmp_path):
-    # 64 GPUs around one switch: link 2 g goes up from GPU g, link 2 g + 1 down to it.
+def star(gbps):
+    """64 GPUs around one switch: link 2 g goes up from GPU g, link 2 g + 1 down to it."""
     nodes = [{"id": "hub", "kind": "switch"}, *({"id": f"gpu {g}", "kind": "gpu"} for g in range(64))]
-    edges = [{"source": f"gpu {g}", "target": "hub", "capacity_gbps": 400} for g in range(64)]
+    edges = [{"source": f"gpu {g}", "target": "hub", "capacity_gbps": gbps} for g in range(64)]
+    return json.dumps({"directed": False, "nodes": nodes, "edges": edges})
+
+
+def test_a_cluster_on_a_graph_of_one_s_own(capsys, tmp_path):
     graph = tmp_path / "own.json"
-    graph.write_text(json.dumps({"directed": False, "nodes": nodes, "edges": edges}))
+    graph.write_text(star(400))
     words = (*CLUSTER, "--graph", str(graph), "--set", "network.goodput=0.5", "--picture", str(tmp_path / "own.png"))
-    every, links, flows, _ = written(words, tmp_path, "graph")
+    every, links, flows, _ = written(words, tmp_path, "graph", on_graph=True)
     assert "64 GPUs, 128 links" in capsys.readouterr().out
     assert (tmp_path / "own.png").read_bytes().startswith(b"\x89PNG")
     assert (every[0]["fabric"], every[0]["nic_gbps"], every[0]["servers"]) == ("graph", None, 8)
+    assert every[0]["graph"] == str(graph)
     ends = [f"gpu {g}" for g in range(64)]
     assert [(row["from"], row["to"]) for row in links[::2]] == [(name, "hub") for name in ends]
     assert [(row["from"], row["to"]) for row in links[1::2]] == [("hub", name) for name in ends]
@@ -80,6 +86,32 @@ def test_a_cluster_on_a_graph_of_one_s_own(capsys, tmp_path):
     assert {row["capacity_bytes_per_s"] for row in links} == {25e9}
     bound = max(*sent, *got) / 25e9
     assert bound * (1 - 1e-9) <= every[0]["end_s"] < 1.2 * bound
+
+
+def test_graphs_fabrics_and_settings_stand_in_one_table(capsys, tmp_path, monkeypatch):
+    """On a star of half the bandwidth, and at NICs of half the bandwidth, everything takes twice as long."""
+    monkeypatch.chdir(tmp_path)
+    files = ["fast.json", "slow.json"]
+    for file, gbps in zip(files, (400, 200), strict=True):
+        (tmp_path / file).write_text(star(gbps))
+    out = tmp_path / "rows.csv"
+    paths = ("--set", "network.paths=spray,ecmp")
+    assert status(*CLUSTER, "--graph", ",".join(files), *paths, "--out", str(out)) == 0
+    rows = [row for row in read_rows(out)[0] if row["traffic"] == "all"]
+    assert [(row["graph"], row["network.paths"]) for row in rows] == [
+        (file, name) for file in files for name in ("spray", "ecmp")
+    ]
+    ends = [row["end_s"] for row in rows]
+    np.testing.assert_allclose(ends, [ends[0], ends[0], 2 * ends[0], 2 * ends[0]], rtol=1e-9)
+    output = capsys.readouterr().out
+    assert f"busiest links on {files[0]}" in output
+    assert line_of(output, files[1], "-", "ecmp", "all")[0] == str(rows[0]["flows"])
+    alone = ("--set", "gpu.gpus_per_server=1", "--set", "network.link_delay_s=0")
+    both = ("--fabrics", f"{files[0]},fat-tree", *alone)
+    assert status(*CLUSTER, *both, "--out", str(out)) == 0
+    fast, tree = (row for row in read_rows(out)[0] if row["traffic"] == "all")
+    assert (fast["fabric"], fast["graph"], tree["fabric"], tree["graph"]) == ("graph", files[0], "fat-tree", None)
+    np.testing.assert_allclose(fast["end_s"], tree["end_s"], rtol=1e-9)  # a NIC a GPU, and switches that never block
 
 
 def test_a_graph_that_does_not_fit(capsys, tmp_path):

@@ -98,7 +98,7 @@ class Prepared(NamedTuple):
 
     @property
     def title(self) -> str:
-        return self.fabric if self.nic_gbps is None else f"{self.fabric} at {self.nic_gbps:g} Gbps"
+        return self.file or (self.fabric if self.nic_gbps is None else f"{self.fabric} at {self.nic_gbps:g} Gbps")
 
     def problem(self, *, every_link: bool = False) -> FlowProblem:
         routes = self.routed.routes if every_link else binding(self.network, self.routed.routes)

@@ -55,7 +55,7 @@ class Replay:
 
     graph: str | None = None
     """File of a network graph, in any format of docs/formats.md, that replaces the fabric; its gpu (or host) nodes are
-    the GPUs."""
+    the GPUs. The command takes several, as a.json,b.json."""
     servers: int = 0
     """Servers or scale-up domains of the cluster (default: as many as the ranks need)."""
     region_servers: int = 0

@@ -49,7 +49,7 @@ def replay(
     """Run a task graph on the GPUs and the network of each case; yield results in order, as soon as they are ready.
 
     - `case`: only gpu, network, circuits.policy, circuits.delay_s and run.seed are used; with a user's network graph
-      (`config.graph`), only network.payload, network.paths and run.seed of the first case.
+      (`config.graph`), only network.payload, network.paths, network.on-graph.relay and run.seed.
     - `progress`: called with a text at each stage.
 
     Everything is computed in float64: `jax_enable_x64` must be on. Raise `InputError` for a graph without tasks and for
@@ -60,10 +60,10 @@ def replay(
     check_dtype(DTYPE)
     if not graph.tasks:
         raise InputError("a graph must have at least one task, got none.")
-    for each_case in each if config.graph is None else each[:1]:
+    for each_case in each:
         network = each_case.network
         own = config.on(each_case).graph is None
-        where = f"{network.fabric} at {network.nic_gbps:g} Gbps" if own else "the graph"
+        where = f"{network.fabric} at {network.nic_gbps:g} Gbps" if own else config.on(each_case).graph
         progress(f"{where}: paths")
         began = time.perf_counter()
         prepared = prepare(graph, each_case, config)

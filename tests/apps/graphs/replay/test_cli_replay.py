@@ -31,6 +31,30 @@ def job(tmp_path):
     return path
 
 
+def star(gbps):
+    """Three hosts around one switch."""
+    nodes = [{"id": f"h{rank}", "kind": "host"} for rank in range(3)] + [{"id": "switch"}]
+    edges = [{"source": f"h{rank}", "target": "switch", "capacity_gbps": gbps} for rank in range(3)]
+    return json.dumps({"directed": False, "nodes": nodes, "edges": edges})
+
+
+def test_a_row_for_every_graph_and_setting(job, tmp_path, capsys):
+    """75 MB leave host 0 between computations of 1 and 2 ms: 75 ms at 1 GB/s, 37.5 ms at 2 GB/s."""
+    files = [tmp_path / f"{name}.json" for name in ("slow", "fast")]
+    for file, gbps in zip(files, (8, 16), strict=True):
+        file.write_text(star(gbps))
+    graphs = ",".join(map(str, files))
+    assert (
+        status("replay", job, "--graph", graphs, "--set", "network.paths=spray,ecmp", "--out", tmp_path / "r.csv") == 0
+    )
+    rows, _ = read_rows(tmp_path / "r.csv")
+    assert [(row["graph"], row["network.paths"]) for row in rows] == [
+        (str(file), name) for file in files for name in ("spray", "ecmp")
+    ]
+    assert [row["makespan_s"] for row in rows] == pytest.approx([0.078, 0.078, 0.0405, 0.0405], rel=1e-9)
+    assert f"busiest links on {files[0]}" in capsys.readouterr().out
+
+
 def test_a_row_for_every_fabric_and_bandwidth_and_files_of_the_first(job, tmp_path, capsys):
     files = {name: tmp_path / f"{name}.csv" for name in ("out", "links", "per-rank", "steps")}
     words = [word for name, file in files.items() for word in (f"--{name}", file)]
