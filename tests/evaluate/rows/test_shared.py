@@ -24,7 +24,7 @@ CHANGES = [  # every field of a job has another value in one of them
     *({"cp": 2}, {"folded": 2}, {"tp_reduces": "all"}, {"sequence_parallel": False}, {"predicted": 1}),
     *({"layout_of_blocks": "ends"}, {"sharding": "none"}, {"head": "counted"}, {"optimizer_step": "counted"}),
     *({"redundant_experts": 16}, {"dispatch": "per-expert"}, {"node_limit": 1}, {"capacity_factor": 1.1}),
-    *({"known_as": "another"}, {"model": "another"}, {"gpus_per_server": 4}),
+    *({"known_as": "another"}, {"model": "another"}, {"gpus_per_server": 4}, {"sharp": True}, {"nvls": 0.8}),
     *({"dp": 2, "gpus": 64}, {"pp": 1, "gpus": 16}, {"tp": 2, "gpus": 64}, {"ep": 8, "gpus": 16}),
     *({"schedule": "interleaved", "chunks": 2}, {"schedule": "dualpipe", "overlap_passes": True}),
     {"architecture": dataclasses.replace(JOB.architecture, top_k=2)},
