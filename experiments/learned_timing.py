@@ -1,11 +1,11 @@
 """Is there anything to learn in when to reconfigure? `Renewal`, a trained network and clairvoyance, same proposals.
 
-In every drawn regime, all rules choose only whether the circuits in place make way for the ones that `Renewal` would
-take next (learned proposals among them). The network sees what the circuits in place and the fresh ones take for the
-demand expected and for demands imagined, how circuits age, the delay, the age, and what is left of the chain; it scales
-the saving that `Renewal` counts. The expected time over all trajectories of a chain is computed exactly, and so is its
-gradient: no trials, no noise. Evolution on whole decisions stands beside it. A gain counts only on regimes that no
-training saw. "clairvoyant": the best decisions on the same circuits if demand is known.
+In every drawn regime, all rules propose the circuits of `Renewal`, learned proposals among them. They choose only
+whether to change to these. The network sees what the circuits in place and the fresh ones take for the demand expected
+and for demands imagined, how circuits age, the delay, the age, and what is left of the chain; it scales the saving that
+`Renewal` counts. The expected time over all trajectories of a chain is computed exactly, and so is its gradient.
+Evolution on whole decisions is compared with it. A gain counts only on regimes that no training saw. "clairvoyant": the
+best decisions on the same circuits if demand is known.
 """
 
 import dataclasses
@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from mfabric_jax.apps.learning.evolution import count_weights, evolve
 from mfabric_jax.apps.learning.regimes.cells import PREVIOUS, Regime
 from mfabric_jax.apps.learning.regimes.chains import SEEN, draw_chains
 from mfabric_jax.apps.learning.regimes.controls import FAMILIES, expectations, propose_for_expected
@@ -321,7 +321,8 @@ def train(method: str, every: Tables, delays: Array, config: Config) -> TimingNe
         if method == "gradient":
             slope = eqx.filter_grad(loss)(network, SOFT)
         else:
-            slope = evolve(lambda network: loss(network, 0.0), network, trying, config.trials)
+            noise = jax.random.normal(trying, (config.trials // 2, count_weights(network)), jnp.float32)
+            slope = evolve(lambda network: loss(network, 0.0), network, noise, NOISE)[1]
         with jax.numpy_dtype_promotion("standard"):  # optax divides floats by whole numbers
             change, moments = adam.update(slope, moments)
         return eqx.apply_updates(network, change), moments
@@ -329,19 +330,6 @@ def train(method: str, every: Tables, delays: Array, config: Config) -> TimingNe
     for key in jax.random.split(jax.random.key(1), config.steps):
         network, moments = improve(network, moments, key)
     return network
-
-
-def evolve(loss: Any, network: TimingNetwork, key: PRNGKeyArray, trials: int) -> TimingNetwork:
-    """Return the slope of the expected loss under normal noise on the weights, in opposite pairs."""
-    weights, rules = eqx.partition(network, eqx.is_array)
-    flat, tree_of = jax.flatten_util.ravel_pytree(weights)
-    noise = NOISE * jax.random.normal(key, (trials // 2, flat.size), jnp.float32)
-
-    def apart(noise: Array):
-        up, down = (loss(eqx.combine(tree_of(flat + sign * noise), rules)) for sign in (1, -1))
-        return (up - down) * noise / (2 * NOISE**2)
-
-    return tree_of(lax.map(apart, noise).mean(0))
 
 
 def run(config: Config) -> Found:

@@ -32,7 +32,7 @@ last: 007
 
 
 def test_each_form_by_hand():
-    """PyYAML 6.0.4 gives the same but for two: -2e3 is text there, and the literal text keeps its indentation."""
+    """PyYAML 6.0.4 differs in two: there -2e3 is text, and the literal text keeps its indentation."""
     assert parse_yaml(TEXT) == {
         "a": {"choice": "xpu", "n": [1, 2.5, "x, y", True], "none": None},
         "b c": [[1, -2000.0], {"d": "it's", "e": "qA # none"}, ["f"]],

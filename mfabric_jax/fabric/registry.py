@@ -152,11 +152,9 @@ def site_watts(on: Fabric, site: FabricSite, nic_gbps: Any, watts: Watts) -> Any
         (watts.watts_of(part, nic_gbps), count)
         for _, part, count in _count_parts(on, site, bool(watts.rack_switch_per_server))
     ]
-    return (
-        None
-        if any(each is None for each, _ in drawn)
-        else site.servers * sum(1.0 * count * each for each, count in drawn)
-    )
+    if any(each is None for each, _ in drawn):
+        return None
+    return site.servers * sum(1.0 * count * each for each, count in drawn)
 
 
 def no_price(name: str, prices: Prices | None = None) -> str | None:

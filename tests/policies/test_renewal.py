@@ -91,7 +91,7 @@ def test_averages_are_shared_along_the_named_axis_and_batches_are_those_looped()
 
 
 def relay_s(count, demand):
-    """Seconds of demand of one byte, with shares of its own."""
+    """Seconds of demand of one byte, with shares for this demand."""
     part = demand / demand.sum()
     shares = relay_shares(markov.REGION, Circuits(count), part, steps=FEW)
     return float(fluid_lower_bound(markov.REGION, Plan(Circuits(count), shares), part, routing="relay"))

@@ -27,13 +27,13 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.flatten_util
 import jax.numpy as jnp
 import optax
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from mfabric_jax import units
+from mfabric_jax.apps.learning.evolution import count_weights, evolve
 from mfabric_jax.apps.learning.sources import BYTES_PER_SERVER, Drift
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import save
@@ -246,20 +246,12 @@ def soft_slots(scores: Scores, degrees: Int[Array, "S"]) -> Float[Array, "S S"]:
 
 
 def evolution(network: AheadNetwork, lessons: Exercise, key: PRNGKeyArray, settings: AheadTraining):
-    weights, rules = eqx.partition(network, eqx.is_array)
-    flat, tree_of = jax.flatten_util.ravel_pytree(weights)
-    noise = jax.random.normal(key, (settings.trials // 2, flat.size), jnp.float32)
+    noise = jax.random.normal(key, (settings.trials // 2, count_weights(network)), jnp.float32)
 
-    def loss(flat: Array):
-        tried = eqx.combine(tree_of(flat), rules)
-        return jax.vmap(lambda lesson: loss_of(lesson, scores_of(tried, lesson)))(lessons).mean()
+    def loss(network: AheadNetwork):
+        return jax.vmap(lambda lesson: loss_of(lesson, scores_of(network, lesson)))(lessons).mean()
 
-    def both(noise: Array):
-        return loss(flat + settings.noise * noise), loss(flat - settings.noise * noise)
-
-    up, down = lax.map(both, noise)
-    slope = ((up - down)[:, None] * noise).mean(0) / (2 * settings.noise)
-    return (up.mean() + down.mean()) / 2, tree_of(slope)
+    return evolve(loss, network, noise, settings.noise)
 
 
 METHODS: dict[str, Callable[..., Any]] = {"reinforce": reinforce, "relaxed": relaxed, "evolution": evolution}

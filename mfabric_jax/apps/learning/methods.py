@@ -2,7 +2,7 @@
 
 - `reinforce` adds noise to the logits of circuits and rounds them. It follows the score-function gradient (Williams,
   Machine Learning 8, 1992) with the opposite noise as its baseline.
-- `evolve` adds noise to the weights, in pairs of opposite sign (Salimans et al., arXiv 1703.03864, 2017).
+- `evolve` adds noise to the weights, in pairs of opposite sign (`evolution`).
 
 Both time what a deployed policy does: it keeps or changes whole circuits, and each change costs the delay.
 """
@@ -12,11 +12,11 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.flatten_util
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Key
 
+from mfabric_jax.apps.learning import evolution
 from mfabric_jax.apps.learning.chains import Chain, chain_time_over_bound, serve_chain
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.policies.network import PolicyNetwork
@@ -93,23 +93,16 @@ def _score(model: PolicyNetwork, chain: Chain, key, before) -> Float[Array, ""]:
 
 def evolve(model: PolicyNetwork, batch: Chain, key: Key[Array, ""], steps: int) -> Slopes:
     """Return time and slopes like `reinforce`, from pairs of opposite weight changes; all pairs see the same batch."""
-    weights, static = eqx.partition(model, eqx.is_inexact_array)
-    flat, back = jax.flatten_util.ravel_pytree(weights)
+    size = evolution.count_weights(model)
+    noise = jax.vmap(lambda key: jax.random.normal(key, (size,), jnp.float32))(jax.random.split(key, PAIRS))
 
-    def late(flat):
-        policy = eqx.combine(back(flat), static)
+    def late(model: PolicyNetwork):
         keys = jax.random.split(jax.random.key(0), len(batch.demand))
-        return jax.vmap(lambda chain, key: _over(chain, serve_chain(_whole(policy), chain, key, steps)))(
+        return jax.vmap(lambda chain, key: _over(chain, serve_chain(_whole(model), chain, key, steps)))(
             batch, keys
         ).mean()
 
-    def pair(key):
-        away = OF_WEIGHTS * jax.random.normal(key, flat.shape, flat.dtype)
-        plus, minus = lax.map(late, jnp.stack([flat + away, flat - away]))
-        return (plus + minus) / 2, (plus - minus) / 2 * away / OF_WEIGHTS**2
-
-    times, slopes = lax.map(pair, jax.random.split(key, PAIRS))
-    return times.mean(), back(slopes.mean(0))
+    return evolution.evolve(late, model, noise, OF_WEIGHTS)
 
 
 def _over(chain: Chain, trajectory) -> Float[Array, ""]:

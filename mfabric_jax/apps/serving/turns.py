@@ -26,7 +26,7 @@ class Turns(NamedTuple):
     def select(self, which: np.ndarray) -> "Turns":
         """Return the turns that a mask or an ascending index selects.
 
-        A turn after one that is left out continues the turn before that one, and its user thinks for both.
+        If a turn is left out, the next turn continues the turn before it, and its user thinks for both.
         """
         previous, think_s = self.previous.tolist(), self.think_s.tolist()
         kept = np.arange(len(previous))[which].tolist()
@@ -73,7 +73,7 @@ def previous_by_name(own: Sequence[Hashable], continued: Sequence[Hashable]) -> 
 def previous_by_blocks(
     blocks: Sequence[Sequence[Hashable]], prompt: Sequence[float], answer: Sequence[float], size: int
 ) -> list[int]:
-    """Return, for each request in order of time, the one that it continues by the blocks of its prompt; -1: none.
+    """Return which request each request continues, by the blocks of its prompt, in order of time; -1: none.
 
     A block's name stands for its tokens and all before them. A request continues the latest one whose last full block
     of `size` tokens is among its own blocks, if its prompt has room for that one's prompt and answer. That block must

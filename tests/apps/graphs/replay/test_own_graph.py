@@ -22,7 +22,7 @@ def test_a_replay_asks_whether_gpus_forward(tmp_path):
 
 
 def all_to_all(ranks, bytes_each):
-    """An all-to-all in which every rank sends so many bytes to every rank, itself included."""
+    """An all-to-all in which every rank sends these bytes to every rank, itself included."""
     tasks = Tasks(ranks, (tuple(range(ranks)),))
     for rank in range(ranks):
         tasks.add(TaskKind.COLLECTIVE, rank, op=Op.ALL_TO_ALL, group=0, match=1, bytes=ranks * bytes_each)

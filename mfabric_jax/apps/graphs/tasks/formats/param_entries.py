@@ -110,7 +110,7 @@ class Entry(NamedTuple):
         return OPS[self.word]
 
     def bytes(self, members: int) -> int:
-        """Return `TaskGraph.bytes` of this collective in a group of so many members."""
+        """Return `TaskGraph.bytes` of this collective in a group of `members`."""
         if self.word in OF_LISTS:
             return self.sent * members
         if self.op in (Op.ALL_GATHER, Op.BROADCAST):
@@ -124,7 +124,7 @@ class Entry(NamedTuple):
         return len(set(self.sent_to)) < 2
 
     def fits(self, members: int) -> bool:
-        """Return whether the sizes of input and output are those of a group of so many members."""
+        """Return whether the sizes of input and output are those of a group of `members`."""
         if self.op == Op.ALL_REDUCE:
             return self.received == self.sent
         if self.word in UNEVEN or self.op not in (Op.ALL_GATHER, Op.REDUCE_SCATTER):
