@@ -35,6 +35,17 @@ class Drafts(SettingsGroup, frozen=True):
 class PrefillSettings(SettingsGroup, frozen=True):
     """The GPUs that read prompts."""
 
+    gpu: Annotated[
+        str | None,
+        doc(
+            "GPU that prefills, as in gpu.name (auto: gpu.name). Other settings of gpu describe the GPU that decodes.",
+            file=True,
+        ),
+    ] = None
+    nic_gbps: Annotated[
+        Amount | None,
+        doc("Bandwidth of a NIC of the GPUs that prefill, per direction [Gbps] (auto: network.nic_gbps)."),
+    ] = None
     ep: Annotated[Count | None, doc("GPUs that share the experts (auto: serving.ep).")] = None
     kernels: Annotated[
         str | None,

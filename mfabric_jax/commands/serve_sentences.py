@@ -6,7 +6,8 @@ from typing import Any
 from mfabric_jax.case import Case, Cases
 from mfabric_jax.checks import InputError
 
-APART = ("model", "gpu", "nic_gbps", "kernels", "precision", "tp", "context")  # shown if rows differ in them
+KINDS = "gpu", "prefill_gpu", "nic_gbps", "prefill_nic_gbps"
+APART = "model", *KINDS, "kernels", "precision", "tp", "context"  # shown if rows differ in them
 STEADY = 0.9  # least ratio of finished to arriving requests in a steady state
 LIVES = 5  # least length of a load, in times of a request
 PAGE = 'The page "Serving"'
@@ -85,12 +86,20 @@ def common(rows: list[dict[str, Any]]) -> str:
         "model": str(first["model"]),
         "gpu": str(first["gpu"]),
         "nic_gbps": f"{first['nic_gbps']:g} Gbps a NIC",
+        "prefill_gpu": _prefill_kind(first),
         "context": f"{first['context']:,g} tokens of context",
         "kernels": str(first["kernels"]),
     }
-    words = [words for name, words in texts.items() if name not in apart]
+    words = [words for name, words in texts.items() if words and name not in apart]
     taken = dict.fromkeys(row["expert_load"] for row in rows)
     return ", ".join([*words, *(f"experts {load}" for load in taken if len(taken) > 1 or load != "balanced")])
+
+
+def _prefill_kind(row: Row) -> str:
+    """Name the GPUs and NICs that prefill where they differ from those that decode, else an empty text."""
+    if (row["gpu"], row["nic_gbps"]) == (row["prefill_gpu"], row["prefill_nic_gbps"]):
+        return ""
+    return f"prefill on {row['prefill_gpu']} with {row['prefill_nic_gbps']:g} Gbps a NIC"
 
 
 # ------------------------------------------------------------------------------------------------------------ sentences
@@ -271,9 +280,10 @@ def _of_memory(row: Row, named: str) -> Iterator[str]:
     if not row["fits"] and row["requests"] > row["most_requests"]:
         held = max(0, int(row["most_requests"]))
         yield f"{named}: {row['requests']:g} requests per GPU do not fit; memory holds {held}."
-    if row["prefill_memory_gb"] > row["gpu_memory_gb"]:
+    if row["prefill_memory_gb"] > row["prefill_gpu_memory_gb"]:
         yield (
-            f"{named}: GPUs that prefill need {row['prefill_memory_gb']:.4g} GB and have {row['gpu_memory_gb']:g}; "
+            f"{named}: GPUs that prefill need {row['prefill_memory_gb']:.4g} GB and have "
+            f"{row['prefill_gpu_memory_gb']:g}; "
             f"raise serving.prefill.ep above {row['prefill_ep']}, so that more GPUs share the experts."
         )
 

@@ -10,6 +10,7 @@ from mfabric_jax import units
 from mfabric_jax.apps.serving import step as parts
 from mfabric_jax.apps.serving.expert_load import ExpertLoad, busiest_over_mean, place_experts, slots_of
 from mfabric_jax.apps.serving.group import Crossing, ServingGroup, check_links, crossing_of, group_of, lanes_of
+from mfabric_jax.apps.serving.kinds import prefill_case
 from mfabric_jax.apps.serving.layer_parts import (
     ServedModel,
     cache_bytes,
@@ -111,6 +112,19 @@ class GpuPool:
         inside = of_nvlink and self.crossing.between == 0 and self.group.shape.gpus > 1
         return kernels if inside and mode in kernels.facts.get("deepep", {}) else None
 
+    @property
+    def nic_gbps(self) -> float:
+        """Bandwidth of a NIC [Gbps]."""
+        return self.group.hardware.case.network.nic_gbps
+
+    @property
+    def gpu_bytes(self) -> float:
+        """Memory size of a GPU [B]. Raise `InputError` if it is not known."""
+        gpu = self.group.gpu
+        if gpu.memory_bytes is None:
+            raise InputError(f"serving needs gpu.memory_gigabytes, which is not known for {gpu.name}.")
+        return gpu.memory_bytes
+
     def uneven(self) -> tuple[float, float]:
         """Return the busiest GPU's load over the mean, averaged over layers: as placed, and with experts in order."""
         model = self.model
@@ -150,7 +164,9 @@ class Deployment:
     def __repr__(self) -> str:
         serving, name = self.case.serving, type(self).__name__
         where = f"{self.case.model.name} on {self.case.network.fabric}, {self.case.gpu.name}"
-        sizes = f"decoding on {self.decode.model.gpus} GPUs, prefill on {self.prefill.model.gpus}"
+        kind = self.prefill.group.gpu.name
+        kind = "" if kind == self.decode.group.gpu.name else f" {kind}"
+        sizes = f"decoding on {self.decode.model.gpus} GPUs, prefill on {self.prefill.model.gpus}{kind}"
         return f"<{name}: {where}; {sizes}; batch {serving.batch:g} tokens per GPU, context {serving.context:g}>"
 
     # ---------------------------------------------------------------------------------------------------------- seconds
@@ -239,7 +255,7 @@ class Deployment:
 
     def prefilling(self, nic_gbps: Any, how: str = "usual") -> StepSeconds:
         """Return the seconds of a prefill pass over two micro-batches (without overlap: one)."""
-        model, wires = self.served_model(self.prefill, how), self.prefill.wires(nic_gbps)
+        model, wires = self.served_model(self.prefill, how), self.prefill.wires(self.prefill_gbps(nic_gbps))
 
         def of(tokens: Any) -> parts.LayerSeconds:
             attention = parts.prompt_attention_s(model, wires, tokens, self.prompt)
@@ -269,10 +285,16 @@ class Deployment:
         """Tokens of a GPU in one prefill pass."""
         return float((self.case.serving.prefill.tokens or PASS) * (2 if self.prefill_overlap else 1))
 
+    def prefill_gbps(self, nic_gbps: Any) -> Any:
+        """Return the bandwidth of a NIC that prefills [Gbps]: as stated, else `nic_gbps`, that of the decoding pool."""
+        stated = self.case.serving.prefill.nic_gbps
+        return nic_gbps if stated is None else stated
+
     def transfer_s(self, nic_gbps: Any) -> Any:
-        """Return the seconds to send the keys and values of a prompt to another GPU, over one NIC."""
+        """Return the seconds to send the keys and values of a prompt over one NIC at each end, at the slower rate."""
         kept = cache_bytes(self.decode.model, self.prompt) + state_bytes(self.decode.model)
-        return kept / (TRANSFER * units.gbps(nic_gbps))
+        slower = array_module(nic_gbps).minimum(nic_gbps, self.prefill_gbps(nic_gbps))
+        return kept / (TRANSFER * units.gbps(slower))
 
     def first_token_s(self, nic_gbps: Any, decoding: Decoding) -> Any:
         """Return the seconds from the start of a prompt's first pass to its first token: passes, transfer and one step,
@@ -293,21 +315,13 @@ class Deployment:
     def prefill_bytes(self) -> float:
         """Memory of a prefill GPU [B]: weights, caches of the prompts in one pass (at least one), buffers."""
         prompts = max(1.0, self.pass_tokens * self.prefill.model.tp / self.fresh)
-        kept = prompts * self.request_bytes(self.prompt)
+        kept = prompts * request_bytes(self.prefill.model, self.prompt)
         return self.weight_bytes(self.prefill) + kept + units.gigabytes(self.case.serving.reserved_gigabytes)
 
     @property
     def prefill_fits(self) -> bool:
-        """Whether `prefill_bytes` fit the memory of a GPU."""
-        return self.prefill_bytes <= self.gpu_bytes
-
-    @property
-    def gpu_bytes(self) -> float:
-        """Memory size of a GPU [B]. Raise `InputError` if it is not known."""
-        gpu = self.decode.group.gpu
-        if gpu.memory_bytes is None:
-            raise InputError(f"serving needs gpu.memory_gigabytes, which is not known for {gpu.name}.")
-        return gpu.memory_bytes
+        """Whether `prefill_bytes` fit the memory of a GPU that prefills."""
+        return self.prefill_bytes <= self.prefill.gpu_bytes
 
     def request_bytes(self, context: Any) -> Any:
         """Return the bytes of one request's cache on each GPU that computes its attention."""
@@ -320,7 +334,7 @@ class Deployment:
 
     def most_requests(self, context: Any) -> Any:
         """Return how many requests per GPU fit its memory; may be 0 or less."""
-        left = self.gpu_bytes - self.memory_bytes(0.0, context)
+        left = self.decode.gpu_bytes - self.memory_bytes(0.0, context)
         return left / (self.decode.model.tp * self.request_bytes(context))
 
     # ------------------------------------------------------------------------------------------------------------- cost
@@ -371,7 +385,9 @@ def deployment(case: Case) -> Deployment:
     serving, model = case.serving, model_of(case).architecture
     check_size(case, serving.ep, serving.kernels, DECODES_WITH)
     prefill_path = "serving.ep" if serving.prefill.ep is None else "serving.prefill.ep"
-    check_size(case, serving.prefill.ep or serving.ep, serving.prefill.kernels, PREFILLS_WITH, prefill_path)
+    check_size(
+        prefill_case(case), serving.prefill.ep or serving.ep, serving.prefill.kernels, PREFILLS_WITH, prefill_path
+    )
     drafts = serving.drafts
     if drafts.accepted > drafts.tokens:
         most = f"serving.drafts.tokens, {drafts.tokens}"
@@ -383,7 +399,8 @@ def deployment(case: Case) -> Deployment:
 def prefill_pool(case: Case, model: Architecture) -> GpuPool:
     """Return the prefill pool of a case."""
     serving = case.serving
-    return _pool(case, model, serving.prefill.ep or serving.ep, serving.prefill.kernels, PREFILLS_WITH)
+    gpus = serving.prefill.ep or serving.ep
+    return _pool(prefill_case(case), model, gpus, serving.prefill.kernels, PREFILLS_WITH)
 
 
 def kernels_of(group: ServingGroup, stated: str | None, usual: str) -> Family:

@@ -194,7 +194,7 @@ class Split(Deployment):
     def most_requests(self, context: Any) -> Any:
         """Return how many requests fit, per decoding GPU of either kind; negative if the experts do not fit."""
         most = super().most_requests(context) * self._part
-        left = self.gpu_bytes - units.gigabytes(self.case.serving.reserved_gigabytes) - self.expert_bytes
+        left = self.decode.gpu_bytes - units.gigabytes(self.case.serving.reserved_gigabytes) - self.expert_bytes
         return most if left >= 0 else most * 0 - 1
 
     def columns(self, decoding: Decoding) -> dict[str, Any]:

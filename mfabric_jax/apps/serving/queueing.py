@@ -103,13 +103,20 @@ class DecodePool(NamedTuple):
 
 
 class Wire(NamedTuple):
-    """A unit's NIC [bytes/s], and the bytes that a request sends by the tokens of its prompt."""
+    """The NICs of units that prefill and of units that decode [bytes/s], and the bytes that a request sends by the
+    tokens of its prompt."""
 
-    port_Bps: float
+    sender_Bps: float
+    receiver_Bps: float
     sent_bytes: Callable[[np.ndarray], np.ndarray]
 
     def sizes(self, requests: Requests) -> Float[np.ndarray, "R"]:
         return self.sent_bytes(requests.prompt)
+
+    @property
+    def lone_Bps(self) -> float:
+        """Rate of a transfer that shares neither NIC."""
+        return min(self.sender_Bps, self.receiver_Bps)
 
 
 class Timeline(NamedTuple):
@@ -210,7 +217,7 @@ def simulate(
     moments = np.full((6, len(requests)), math.nan)
     front = _PrefillState(prefill, requests, moments)
     back = _DecodeState(decode, requests, moments)
-    transfers, sizes = KvTransfers(wire.port_Bps), wire.sizes(requests).tolist()
+    transfers, sizes = KvTransfers(wire.sender_Bps, wire.receiver_Bps), wire.sizes(requests).tolist()
     arrivals, ready = ArrivalQueue(requests), deque()
     progress = _Progress("requests through both pools", len(requests))
     while True:

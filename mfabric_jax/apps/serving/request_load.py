@@ -153,8 +153,9 @@ def prefill_capacity(deployed: Deployment, requests: Requests) -> float:
 def wire_of(deployed: Deployment) -> Wire:
     """Return the wire of a transfer: a request uses one NIC at each end, as in `Deployment.transfer_s`."""
     model = deployed.decode.model
-    port = TRANSFER * float(units.gbps(deployed.case.network.nic_gbps))
-    return Wire(port, lambda prompt: cache_bytes(model, prompt) + state_bytes(model))
+    nic_gbps = deployed.case.network.nic_gbps
+    sender, receiver = (TRANSFER * float(units.gbps(gbps)) for gbps in (deployed.prefill_gbps(nic_gbps), nic_gbps))
+    return Wire(sender, receiver, lambda prompt: cache_bytes(model, prompt) + state_bytes(model))
 
 
 # -------------------------------------------------------------------------------------------------------------- results
@@ -366,15 +367,17 @@ def _of_pools(deployed: Deployment, outcome: LoadOutcome) -> dict[str, Any]:
 def _of_transfers(outcome: LoadOutcome) -> dict[str, Any]:
     times, sizes = outcome.timeline, outcome.wire.sizes(outcome.requests)
     seconds = (times.landed_s - times.sent_s)[outcome.first :]
-    slowdown = seconds / (sizes[outcome.first :] / outcome.wire.port_Bps)
+    wire = outcome.wire
+    slowdown = seconds / (sizes[outcome.first :] / wire.lone_Bps)
     (sender, receiver, most), mean = hot_pairs(outcome)[0], sizes.sum() / _pairs(outcome)
     span = float(times.landed_s.max() - times.sent_s.min())
-    busiest = max(np.bincount(unit, sizes).max() for unit in (times.sender, times.receiver))
+    ends = (times.sender, wire.sender_Bps), (times.receiver, wire.receiver_Bps)
+    busy_s = max(np.bincount(unit, sizes).max() / port_Bps for unit, port_Bps in ends)
     return {
         "load_kv_p50_s": float(np.quantile(seconds, QUANTILES["p50"])),
         "load_kv_p99_s": float(np.quantile(seconds, QUANTILES["p99"])),
         "kv_slowdown_p99": float(np.quantile(slowdown, QUANTILES["p99"])),
-        "kv_busiest_nic": float(busiest / (outcome.wire.port_Bps * span)),
+        "kv_busiest_nic": float(busy_s / span),
         "kv_hot_pair": f"prefill {sender} -> decode {receiver}",
         "kv_hot_pair_over_mean": float(most / mean),
     }

@@ -21,6 +21,7 @@ from mfabric_jax.apps.serving.deployment import (
 from mfabric_jax.apps.serving.disaggregated import Split, split_deployment
 from mfabric_jax.apps.serving.disaggregated import is_split as split_stated
 from mfabric_jax.apps.serving.group import check_network, group_of
+from mfabric_jax.apps.serving.kinds import prefill_case
 from mfabric_jax.apps.serving.sizing import PrefillChoice, batches_of, best_of, candidates_of, decode_choices, fewest
 from mfabric_jax.apps.serving.step import MEASURED_OVER_PREDICTED, band
 from mfabric_jax.case import Case, Cases
@@ -102,7 +103,13 @@ SHOWN = {  # settings that have columns
     *("model.name", "gpu.name", "network.fabric", "network.nic_gbps"),
     *(f"serving.{name}" for name in ("ep", "tp", "batch", "context", "kernels", "tpot_ms", "formats.dispatch")),
     *(f"serving.{name}" for name in ("overlap", "prefill.overlap", "prefill.tokens", "load.ttft_ms", "by")),
-    *("serving.prefill.ep", "serving.split.attention_gpus", "serving.split.expert_gpus"),
+    *(
+        "serving.prefill.gpu",
+        "serving.prefill.nic_gbps",
+        "serving.prefill.ep",
+        "serving.split.attention_gpus",
+        "serving.split.expert_gpus",
+    ),
 }
 
 
@@ -119,11 +126,12 @@ def _of_shape(case: Case) -> Deployment:
 
 def check_case(case: Case) -> None:
     """Check network, kernels and sizes of a case before anything is solved. Raise `InputError` or `Misfit`."""
+    prefill, serving = prefill_case(case), case.serving
     check_network(case)
-    serving = case.serving
+    check_network(prefill)
     if not split_stated(case):
         check_size(case, serving.ep, serving.kernels, DECODES_WITH)
-        check_size(case, serving.prefill.ep or serving.ep, serving.prefill.kernels, PREFILLS_WITH)
+        check_size(prefill, serving.prefill.ep or serving.ep, serving.prefill.kernels, PREFILLS_WITH)
 
 
 SHAPED = {"serving.batch": 1.0, "serving.context": 1.0, "serving.drafts.accepted": 0.0, "serving.host_s": 0.0}
@@ -141,6 +149,11 @@ EXPERTS = "expert_load", "rank_load_over_mean", "rank_load_over_mean_in_order"
 
 def unknown_prices(case: Case) -> list[str]:
     """Return a sentence for each unknown price and power that the case's dollars and joules need."""
+    prefill = prefill_case(case)
+    return _unknown_prices(case) + (_unknown_prices(prefill) if prefill != case else [])
+
+
+def _unknown_prices(case: Case) -> list[str]:
     sizes = case.serving.split.attention_gpus or case.serving.ep, case.serving.split.expert_gpus or 0
     try:
         group = group_of(case, sum(sizes))
@@ -227,6 +240,9 @@ def _prefill_columns(deployed: Deployment, decoding: Decoding) -> dict[str, Any]
         "prefill_high_s": high_s,
         "prefill_tokens_per_s_per_gpu": deployed.pass_tokens / float(usual.step_s),
         "prefill_memory_gb": float(units.to_gigabytes(deployed.prefill_bytes)),
+        "prefill_gpu": deployed.prefill.group.gpu.name,
+        "prefill_nic_gbps": deployed.prefill.nic_gbps,
+        "prefill_gpu_memory_gb": float(units.to_gigabytes(deployed.prefill.gpu_bytes)),
         "prefill_ep": deployed.prefill.model.gpus,
         "prefill_tokens": deployed.case.serving.prefill.tokens or PASS,
         "prefill_overlap": deployed.prefill_overlap,
@@ -241,7 +257,7 @@ def _memory_columns(deployed: Deployment, decoding: Decoding) -> dict[str, Any]:
         "requests": held,
         "most_requests": most,
         "memory_gb": float(units.to_gigabytes(deployed.memory_bytes(held, context))),
-        "gpu_memory_gb": float(units.to_gigabytes(deployed.gpu_bytes)),
+        "gpu_memory_gb": float(units.to_gigabytes(deployed.decode.gpu_bytes)),
         "fits": held <= most and deployed.prefill_fits,
         "batch_limit": _batch_limit(deployed, most),
     }

@@ -15,6 +15,7 @@ from mfabric_jax.apps.serving import request_load
 from mfabric_jax.apps.serving.deployment import DECODES_WITH, PREFILLS_WITH, check_size
 from mfabric_jax.apps.serving.expert_load import SURE
 from mfabric_jax.apps.serving.group import check_network
+from mfabric_jax.apps.serving.kinds import prefill_case
 from mfabric_jax.apps.serving.rows import SHOWN, best_members, cached_deployment, full_row
 from mfabric_jax.apps.serving.sizing import PrefillChoice, silent
 from mfabric_jax.case import Case, Cases
@@ -46,7 +47,7 @@ def sizes_of(case: Case) -> tuple[int, ...]:
 def _prefill_sizes(case: Case) -> tuple[int, ...]:
     """The group sizes to search for prefill, as in `sizes_of`."""
     most = model_of(case).architecture.experts
-    sizes = _with_room(case, case.serving.prefill.kernels, PREFILLS_WITH, most)
+    sizes = _with_room(prefill_case(case), case.serving.prefill.kernels, PREFILLS_WITH, most)
     return sizes or _refuse(case, "serving.prefill.ep")
 
 

@@ -1,7 +1,8 @@
 """The best deployment of a search space: pools, batches and, under a load, numbers of groups.
 
 Without a load, seconds are plain arithmetic, so the search evaluates every member of the space. Under a load each
-member is a simulation. Members are simulated in the order of their GPUs, fewest first; the first one that keeps
+member is a simulation. Members are simulated in the order of their GPUs, fewest first (with two kinds of GPUs in the
+order of their price, if known); the first one that keeps
 `serving.load.keep` of its requests in time is the answer. A member is skipped only if it provably fails:
 
 - A pool would have to process more tokens than it can, in full batches within the limit or in full passes (as in
@@ -33,6 +34,7 @@ from mfabric_jax.apps.serving import request_load
 from mfabric_jax.apps.serving.deployment import Deployment, limit_factor
 from mfabric_jax.apps.serving.disaggregated import Split
 from mfabric_jax.apps.serving.expert_load import SURE
+from mfabric_jax.apps.serving.kinds import relative_price
 from mfabric_jax.apps.serving.queueing import Late, prefill_end_s
 from mfabric_jax.apps.serving.request_load import AdmittedLoad, LoadOutcome
 
@@ -180,8 +182,10 @@ def best_of(decode: Sequence[Batches], prefill: Sequence[PrefillChoice]) -> list
         if len(good):
             tokens = own.tokens_per_s[good]
             best = int(good[tokens.argmax()])
-            most.append(((-tokens.max(), pool.s_per_token), (i, best, j)))
-            least.append(((1 / tokens.max() + per_answer * pool.s_per_token,), (i, best, j)))
+            price = relative_price(own.deployed.decode, pool.deployed.prefill)
+            prefilled = price * pool.s_per_token
+            most.append(((-tokens.max(), prefilled), (i, best, j)))
+            least.append(((1 / tokens.max() + per_answer * prefilled,), (i, best, j)))
     if not most:
         own = max(decode, key=lambda choice: choice.most_within_limits)
         pool = min(prefill, key=lambda choice: (max(0.0, choice.lone_s - limit_s), choice.s_per_token))
@@ -203,7 +207,8 @@ def decode_choices(deployed: Deployment) -> list[Batches]:
 def fewest(
     decode: Sequence[Batches], prefill: Sequence[PrefillChoice], progress: Says = silent
 ) -> tuple[Deployment, LoadOutcome | None]:
-    """Return the member with the fewest GPUs that serves a load within its limits, and the outcome of the load.
+    """Return the member with the fewest GPUs that serves a load within its limits, and the outcome of the load. With
+    two kinds of GPUs it is the cheapest member.
 
     The space is the decoding batches (of one group size), the prefill pools, and the numbers of groups unless stated.
     At a given load this member is also the cheapest. If no member does, return the first pools with as many groups as
@@ -233,7 +238,7 @@ def _gpus(member: Deployment) -> int:
 
 
 class _Search:
-    """Members in the order of their GPUs, without those that provably cannot serve the load within its limits."""
+    """Members in the order of their GPUs (of two kinds: of their price), without those that provably fail the load."""
 
     def __init__(self, decode: Sequence[Batches], prefill: Sequence[PrefillChoice], load: AdmittedLoad):
         self._decode, self._prefill, self._load = decode, [pool.deployed for pool in prefill], load
@@ -276,17 +281,19 @@ class _Search:
 
     # ----------------------------------------------------------------------------------------------- numbers of groups
     def _groups(self) -> Iterator[tuple[int, int, int]]:
-        """Yield decoding groups, GPUs of a prefill group, and prefill groups, in the order of total GPUs."""
+        """Yield decoding groups, GPUs of a prefill group, and prefill groups, in the order of total GPUs (of two kinds:
+        of their price)."""
         decode_stated, prefill_stated = self._stated
         largest = (self._decode_bound(i, len(own.batch) - 1) for i, own in enumerate(self._decode))
-        decode_least, prefill_least = min(largest), {}
+        decode_least, prefill_least, price = min(largest), {}, {}
         for pool, groups in zip(self._prefill, self._prefill_bound, strict=True):
             size = pool.prefill.group.shape.gpus
+            price[size] = size * relative_price(self._decode[0].deployed.decode, pool.prefill)
             prefill_least[size] = min(groups, prefill_least.get(size, groups))
         own = self._decode[0].deployed.decode.group.shape.gpus
 
-        def level(decode_groups: int, size: int, prefill_groups: int) -> tuple[int, int, int, int]:
-            return decode_groups * own + prefill_groups * size, decode_groups, size, prefill_groups
+        def level(decode_groups: int, size: int, prefill_groups: int) -> tuple[float, int, int, int]:
+            return decode_groups * own + prefill_groups * price[size], decode_groups, size, prefill_groups
 
         starts = [(decode_stated or decode_least, size, prefill_stated or n) for size, n in prefill_least.items()]
         waiting = [
@@ -348,7 +355,7 @@ class _Search:
         limits, late = self._limits, self._slow[i]
         if not math.isinf(limits.ttft_s):
             wire = request_load.wire_of(self._prefill[j])
-            sent_s = self._prefill_s(j, prefill_groups) + wire.sizes(self._load.requests) / wire.port_Bps
+            sent_s = self._prefill_s(j, prefill_groups) + wire.sizes(self._load.requests) / wire.lone_Bps
             late = late | (sent_s + self._step_s[i] > limits.ttft_s)
         return int(late[limits.first :].sum()) <= limits.most
 

@@ -21,10 +21,10 @@ class _Flow:
 
 
 class KvTransfers:
-    """The transfers in flight. `port_Bps`: bandwidth of every NIC, per direction."""
+    """The transfers in flight, between NICs of `sender_Bps` and of `receiver_Bps` per direction [bytes/s]."""
 
-    def __init__(self, port_Bps: float):
-        self._capacity = port_Bps
+    def __init__(self, sender_Bps: float, receiver_Bps: float):
+        self._capacity = sender_Bps, receiver_Bps
         self._flows: dict[int, _Flow] = {}
         self._at: dict[Port, set[int]] = {}
         self._ends: list[tuple[float, int]] = []
@@ -89,12 +89,12 @@ class KvTransfers:
     def _fair(self, flows: list[int]) -> dict[int, float]:
         """Max-min fair rates by progressive filling: the port with the least capacity per transfer fills first."""
         if len(flows) == 1:
-            return {flows[0]: self._capacity}
+            return {flows[0]: min(self._capacity)}
         members: dict[Port, set[int]] = {}
         for name in flows:
             for port in self._flows[name].ports:
                 members.setdefault(port, set()).add(name)
-        room = dict.fromkeys(members, self._capacity)
+        room = {port: self._capacity[port % 2] for port in members}
         rates: dict[int, float] = {}
         while members:
             full = min(members, key=lambda port: room[port] / len(members[port]))

@@ -31,7 +31,7 @@ def coarse():
 class Drawn:
     """A small space: values of what a search chooses, and what is asked of it."""
 
-    def __init__(self, seed, loaded):
+    def __init__(self, seed, loaded, kind=None):
         draw = random.Random(seed)
         self.sizes = draw.sample((8, 16, 24), draw.randint(1, 2))
         self.batches = draw.sample(range(2, 40), 2)
@@ -39,6 +39,7 @@ class Drawn:
         pools = [*itertools.product((8, 16), (1024, 4096), (True, False))]
         self.pools = draw.sample(pools, draw.randint(1, 2))
         self.asked = BASE | {"serving.by": draw.choice(("predicted", "high")), "run.seed": seed}
+        self.asked |= {} if kind is None else {"serving.prefill.gpu": kind, "gpu.usd": 1000.0, "gpu.watts": 100.0}
         member = cached_deployment(
             Case().with_(self.asked | self.settings(*(draw.choice(some) for some in self.axes())))
         )
@@ -53,7 +54,8 @@ class Drawn:
             rates = min(rates, self.pools[0][0] * member.pass_tokens / float(member.pass_for_limit_s(400.0)) / 300)
             self.asked |= {"serving.load.rate": rates * draw.uniform(0.5, 1.95), "serving.load.requests": 120}
             self.asked["serving.load.keep"] = draw.choice((0.7, 0.9, 0.99))
-            self.groups = [(draw.choice(GROUPS),) if draw.random() < 0.2 else GROUPS for _ in range(2)]
+            groups = GROUPS if kind is None else range(1, 6)
+            self.groups = [(draw.choice(groups),) if draw.random() < 0.2 else groups for _ in range(2)]
         names = "decode_groups", "prefill_groups"
         stated = {name: counts[0] for name, counts in zip(names, self.groups, strict=True) if len(counts) == 1}
         self.asked |= {f"serving.load.{name}": count for name, count in stated.items()}
@@ -136,6 +138,19 @@ def test_under_a_load_the_fewest_gpus_and_dollars_are_those_of_all_members(seed)
         assert gpus(best) == min(map(gpus, every))
         dollars = min(row["load_usd_per_million_tokens"] for row in every)
         assert least["load_usd_per_million_tokens"] == pytest.approx(dollars, rel=1e-12)
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 54])  # 54 tells the price from the count of GPUs
+def test_with_two_kinds_of_gpus_the_fewest_dollars_are_those_of_all_members(seed, loaded):
+    space = Drawn(200 + seed, loaded, "B200-HGX")
+    every, found = [row for row in space.members() if plainly_in_time(row)], rows_within_limits(space.found())
+    assert bool(every) <= bool(found)
+    if every:
+        name = "load_usd_per_million_tokens" if loaded else "usd_per_million_tokens"
+        least = min(row[name] for row in every)
+        assert cheapest(found)[name] <= least * (1 + 1e-12)
+        assert loaded or cheapest(found)[name] == pytest.approx(least, rel=1e-12)
 
 
 # ------------------------------------------------------------------------------------------------------ whole searches

@@ -25,7 +25,8 @@ MEASURED = [
     *("tokens_per_s_per_gpu", "tokens_per_s_per_user"),
     *("dispatch_s", "combine_s", "attention_s", "experts_s", "beside_s", "exposed_comm_s", "kv_transfer_s"),
     *("prefill_s", "prefill_low_s", "prefill_high_s", "prefill_tokens_per_s_per_gpu"),
-    *("prefill_memory_gb", "prefill_ep", "prefill_tokens", "prefill_overlap", "prefill_gpus"),
+    *("prefill_memory_gb", "prefill_gpu", "prefill_nic_gbps", "prefill_gpu_memory_gb", "prefill_ep", "prefill_tokens"),
+    *("prefill_overlap", "prefill_gpus"),
     *("requests", "most_requests", "memory_gb", "gpu_memory_gb", "fits", "batch_limit"),
     *("usd_per_million_tokens", "kj_per_million_tokens", "bound_by"),
 ]

@@ -29,7 +29,7 @@ def plain_pools(prefill_groups=1, units=2, most=2, room=1000.0, step_tokens=1.0)
     return (
         prefill,
         DecodePool(1, units, most, room, lambda tokens: tokens, step, step_tokens),
-        Wire(100.0, lambda tokens: tokens),
+        Wire(100.0, 100.0, lambda tokens: tokens),
     )
 
 
@@ -73,7 +73,7 @@ def test_waits_of_one_group_are_those_of_a_queue_with_equal_service():
     asked = poisson(rho / service, count, 10, 10, 1, seed=5)
     prefill = PrefillPool(1, 1, 10.0, lambda tokens, prompt: service)
     decode = DecodePool(1, 1, count, 1e9, lambda tokens: tokens, lambda held, context: 1e-3)
-    times = simulate(asked, prefill, decode, Wire(1e9, lambda tokens: tokens))
+    times = simulate(asked, prefill, decode, Wire(1e9, 1e9, lambda tokens: tokens))
     waits = (times.begun_s - asked.arrival_s).reshape(parts, -1).mean(1)
     error = waits.std() / np.sqrt(parts - 1)
     assert waits.mean() == pytest.approx(rho * service / (2 * (1 - rho)), abs=4 * error)
@@ -97,17 +97,18 @@ def test_every_request_ends_and_all_tokens_are_counted():
     assert drafted.steps[:, 2].sum() == np.ceil(answer / 1.8).sum()
 
 
-def test_transfers_are_max_min_fair_at_every_moment():
+@pytest.mark.parametrize("speeds", [(7, 7), (3, 7), (7, 4)])
+def test_transfers_are_max_min_fair_at_every_moment(speeds):
     draw = np.random.default_rng(2)
     start = np.sort(draw.integers(0, 40, 60)) / 4
     sender, receiver = draw.integers(0, 4, 60), draw.integers(0, 5, 60)
     size = draw.integers(1, 30, 60)
-    got = _ends(start, sender, receiver, size)
-    np.testing.assert_allclose(got, _plainly(start, sender, receiver, size), rtol=1e-9)
+    got = _ends(speeds, start, sender, receiver, size)
+    np.testing.assert_allclose(got, _plainly(speeds, start, sender, receiver, size), rtol=1e-9)
 
 
-def _ends(start, sender, receiver, size):
-    transfers, ends, begun = KvTransfers(7.0), np.zeros(len(start)), 0
+def _ends(speeds, start, sender, receiver, size):
+    transfers, ends, begun = KvTransfers(*map(float, speeds)), np.zeros(len(start)), 0
     while (done := transfers.next_end_s()) < np.inf or begun < len(start):
         now = min(done, start[begun] if begun < len(start) else np.inf)
         ends[transfers.take_finished(now)] = now
@@ -118,14 +119,14 @@ def _ends(start, sender, receiver, size):
     return ends
 
 
-def _plainly(start, sender, receiver, size):
+def _plainly(speeds, start, sender, receiver, size):
     """In fractions, all rates anew at every change."""
     left, now, ends = [Fraction(int(each)) for each in size], Fraction(0), [None] * len(size)
     start = [Fraction(float(each)) for each in start]
     while None in ends:
         flows = [i for i in range(len(size)) if ends[i] is None and start[i] <= now]
         paths = [[(int(sender[i]), 1), (4 + int(receiver[i]), 1)] for i in flows]
-        rates = max_min([7] * 9, paths, [1] * len(flows), [float("inf")] * len(flows))
+        rates = max_min([speeds[0]] * 4 + [speeds[1]] * 5, paths, [1] * len(flows), [float("inf")] * len(flows))
         moments = [now + left[i] / rate for i, rate in zip(flows, rates, strict=True)]
         then = min([*moments, *(each for each in start if each > now)])
         for i, rate in zip(flows, rates, strict=True):
@@ -287,7 +288,7 @@ def test_many_requests_are_told_as_they_end(monkeypatch):
     requests = poisson(100.0, 1000, 512, 512, 8, 1)
     prefill = PrefillPool(1, 8, 4096.0, lambda tokens, prompt: 0.1)
     decode = DecodePool(1, 8, 64, 1e12, lambda tokens: tokens, lambda held, context: 0.01)
-    simulate(requests, prefill, decode, Wire(1e9, lambda tokens: tokens))
+    simulate(requests, prefill, decode, Wire(1e9, 1e9, lambda tokens: tokens))
     queueing.prefill_end_s(requests, prefill)
     assert told == [("requests through both pools", 1000), 1000, ("requests through prefill", 1000), 1000]
 
