@@ -79,7 +79,9 @@ def _run(command: str, words: list[str]) -> int | None:
 
         behind = words[words.index(asks.pop()) + 1 :]
         topic = behind[0] if behind and not behind[0].startswith("-") else None
-        if command in OF_CASES:
+        if topic == help.COLUMNS:
+            print(help.of_columns(command))
+        elif command in OF_CASES:
             below, reads = getattr(module, "BELOW", ()), getattr(module, "READS", ("",))
             print(help.of_cases(command, module.Options, topic, below=below, reads=reads))
         else:

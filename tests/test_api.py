@@ -4,7 +4,7 @@ import pathlib
 import re
 
 import mfabric_jax
-from tests.docs_case import exported, packages, sentence
+from tests.docs_reference import exported, packages, sentence
 from tests.surface import MOST_PUBLIC, PUBLIC
 
 ROOT = pathlib.Path(__file__).parents[1]

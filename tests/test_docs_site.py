@@ -157,7 +157,7 @@ def site(tmp_path_factory):
 
 @pytest.mark.slow
 def test_the_site_has_every_page_and_no_broken_link(site):
-    from tests.docs_case import packages
+    from tests.docs_reference import packages
 
     pages = {file.relative_to(site).with_suffix(".md").as_posix() for file in site.rglob("*.html")}
     made = {f"python/{module.__name__.rpartition('.')[2]}.md" for module in packages()}

@@ -7,6 +7,7 @@ from mfabric_jax.cli import main
 from mfabric_jax.commands import OF_CASES as COMMANDS_OF_CASES
 from mfabric_jax.commands import compare, query, sweep
 from mfabric_jax.commands.words import ALSO, flags_of_cases, parse, read
+from mfabric_jax.report.kinds import KINDS
 
 
 def test_a_flag_of_one_command_is_a_flag_of_all_unless_its_settings_are_the_command_s_own():
@@ -53,3 +54,23 @@ def test_a_limit_says_how_many_rows_are_shown(capsys, tmp_path):
     rows, lines = shown()
     assert len(rows) == query.SHOWN
     assert "... 70 more rows; --limit 90 shows all, --out writes them" in lines
+
+
+@pytest.mark.parametrize(
+    ("command", "kinds"),
+    [("serve", ["serve", "serve --clients"]), ("compare", ["cases"]), ("replay", None), ("traces study", None)],
+)
+def test_help_has_every_column_with_its_unit(command, kinds, capsys):
+    main([*command.split(), "--help", "columns"])
+    said = capsys.readouterr().out
+    kinds = kinds or [kind for kind in KINDS if kind.startswith(command)]
+    shown = [line.split()[0] for line in said.splitlines() if line.startswith("  ") and line[2] != " "]
+    assert shown == [name for kind in kinds for name in KINDS[kind]]
+    assert all(f"\n{kind}:\n" in said for kind in kinds)
+    unit = next(column.unit for column in KINDS[kinds[0]].values() if column.is_number and column.unit)
+    assert f" [{unit}]" in said
+
+
+def test_a_command_without_rows_has_no_columns(capsys):
+    assert main(["draw", "--help", "columns"]) == 2
+    assert capsys.readouterr().err == "mfabric: draw writes no rows; mfabric draw --help lists what it takes.\n"

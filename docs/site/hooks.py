@@ -1,6 +1,7 @@
 """What MkDocs does not do by itself: pages that are made, and links that work on a forge and on the site.
 
 - `changelog.md`, `contributing.md` and `benchmarks.md` are pages of the root folder; their links are turned.
+- A line `<!-- made: NAME -->` stands for reference: settings, columns, public names (tests/docs_reference.py).
 - A line `<!-- README: Heading -->` stands for that section of the README; without a name for what is before the first.
 - `command_line.md` holds what every command says of itself, `python/` a page of docstrings for every public package.
 - A setting in code, such as `network.nic_gbps`, leads to its row in `case.md`.
@@ -25,7 +26,7 @@ os.environ["COLUMNS"] = "92"  # of the helps
 from mfabric_jax.case.paths import settings  # noqa: E402
 from mfabric_jax.cli import main  # noqa: E402
 from mfabric_jax.commands import COMMANDS  # noqa: E402
-from tests.docs_case import WITHOUT_DOCSTRING, exported, packages  # noqa: E402
+from tests.docs_reference import WITHOUT_DOCSTRING, exported, made_again, packages  # noqa: E402
 
 OUTSIDE = {  # pages of the root folder by their name on the site
     "changelog.md": "CHANGELOG.md",
@@ -71,6 +72,7 @@ def on_page_markdown(markdown, page, config, files):
         page.meta["hide"] = ["navigation"]
     page.meta["search"] = {"boost": BOOST.get(page.file.src_uri, 1)}
     home = posixpath.dirname(OUTSIDE.get(page.file.src_uri, f"docs/{page.file.src_uri}"))
+    markdown = made_again(markdown)
     markdown = SECTION.sub(lambda found: turned(section(found[1]), "", page, files), markdown)
     return turned(markdown, home, page, files)
 

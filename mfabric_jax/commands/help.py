@@ -22,10 +22,12 @@ from mfabric_jax.case.paths import (
     words,
 )
 from mfabric_jax.case.schema import SettingsGroup
+from mfabric_jax.checks import InputError
 from mfabric_jax.commands.words import Option, flags_of_cases, options_in
 
 WIDTH = 110
 ALL = "all"
+COLUMNS = "columns"
 SHOWN = {  # short flags: what each takes, and its default in one word if the setting is auto
     "--model": ("NAME|FILE", ""),
     "--fabric": ("NAME", ""),
@@ -46,6 +48,7 @@ SHOWN = {  # short flags: what each takes, and its default in one word if the se
     "--precision": ("NAME", "recipe"),
     "--tokens": ("N", "none"),
 }
+OF_CASE_ROWS = "compare", "buy", "rerun"  # commands that write rows of cases
 CODE = f"{FLAG} FILE.py,..."  # an option of every command
 DEGREES = ("--tp", "--pp", "--ep", "--dp")
 
@@ -124,6 +127,22 @@ def _entry(name: str, text: str, wide: int) -> list[str]:
     return [line.rstrip() for line in [*first, *(" " * (wide + 2) + line for line in lines[1:])]]
 
 
+def of_columns(command: str) -> str:
+    """Return the columns of a command's rows: name, unit, meaning. Raise `InputError` for a command without rows."""
+    from mfabric_jax.report.kinds import KINDS
+
+    kinds = [kind for kind in KINDS if f"{kind} ".startswith(f"{command} ")] or ["cases"] * (command in OF_CASE_ROWS)
+    if not kinds:
+        raise InputError(f"{command} writes no rows; mfabric {command} --help lists what it takes.")
+    lines = ["* only with --all-columns"]
+    for kind in kinds:
+        lines += [f"{kind}:"]
+        for name, column in KINDS[kind].items():
+            unit = f" [{column.unit}]" if column.unit and column.is_number else ""
+            lines += _entry(f"{name}{' *' * column.detail}", f"{column.text}{unit}", 34)
+    return "\n".join(lines)
+
+
 # --------------------------------------------------------------------------------------------------------------- cases
 def of_cases(
     command: str,
@@ -177,6 +196,7 @@ def _screen(command: str, cls: type, below: Sequence[SettingsLayer], reads: tupl
     for entry in options:
         text = entry.text.split(". ")[0].rstrip(".") + _default(entry)
         yield from _entry(f"{_flag(entry)} {_takes(entry)}".rstrip(), text, 22)
+    yield "columns of rows: --help columns"
     yield "all settings: --help GROUP, --help all, --help PATH (one in full, such as network.fabric)"
     counts = {name: [entry for entry in settings() if entry.startswith(name + ".")] for name in groups()}
     yield from _columns(

@@ -1,11 +1,10 @@
-"""Parts of the documentation that settings and docstrings make: between `<!-- made: NAME -->` and `<!-- end -->`.
+"""Reference that settings, columns and docstrings make, for a line `<!-- made: NAME -->` of a page.
 
-`python -m tests.docs_case` compares them, and with `--write` writes them again.
+The site has it in its pages (docs/site/hooks.py); none of it is committed. A terminal has it under `--help`.
 """
 
 import inspect
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
@@ -19,10 +18,9 @@ from mfabric_jax.commands.words import flags_of_cases
 from mfabric_jax.report.kinds import KINDS
 from mfabric_jax.support.columns import Column
 from mfabric_jax.workload.frameworks import RULES
-from tests.docs_tables import ROOT
 from tests.surface import exported, packages
 
-PART = re.compile(r"<!-- made: ([\w-]+) -->\n.*?<!-- end -->", re.S)
+PART = re.compile(r"^<!-- made: ([\w-]+) -->$", re.M)
 COMPARED = ("paper", "as-0.1")  # presets that one table has beside the defaults
 
 
@@ -180,28 +178,5 @@ MADE = {
 
 
 def made_again(page: str) -> str:
-    """A page with its parts as the tree makes them now."""
-
-    def part(found: re.Match) -> str:
-        name = found[1]
-        return f"<!-- made: {name} -->\n\n" + "\n".join(MADE[name]()).strip() + "\n\n<!-- end -->"
-
-    return PART.sub(part, page)
-
-
-def main(given: list[str]) -> int:
-    """Says which pages are not what the tree makes, or writes them."""
-    status = 0
-    for page in sorted((ROOT / "docs").glob("*.md")):
-        before = page.read_text(encoding="utf-8")
-        after = made_again(before)
-        if after != before and "--write" in given:
-            page.write_text(after, encoding="utf-8")
-        elif after != before:
-            print(f"{page.name} is not what settings and docstrings make: python -m tests.docs_case --write")
-            status = 1
-    return status
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    """A page with its reference in it."""
+    return PART.sub(lambda found: "\n".join(MADE[found[1]]()).strip(), page)
