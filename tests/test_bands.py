@@ -7,7 +7,7 @@ import pytest
 
 from mfabric_jax import InputError, simulate
 from mfabric_jax.report.numerals import percent
-from mfabric_jax.report.ranking import NOT_SEPARABLE, rankings
+from mfabric_jax.report.ranking import EQUAL, rankings
 from mfabric_jax.support.bands import band_columns, holding_ends, holds_left_out, is_of_band, ratio_band, spread_of
 from mfabric_jax.support.measured_errors import calibration, ratio_errors, step_band
 from mfabric_jax.workload.kernels import table
@@ -141,22 +141,24 @@ def test_a_lead_within_all_that_may_be_wrong_is_not_separable():
     half = 1 + error / 2
     middle, cell = lead(ranked({"tree": (10.0, 12.0, 9.0), "rail": (10 * half, 12 * half, 9 * half)}))
     far, sure = lead(ranked({"tree": (10.0, 12.0, 9.0), "rail": (12.0, 14.4, 10.8)}))
-    assert cell == f"{over(half, half * error, half * error)} not separable"
+    assert cell == f"{over(half, half * error, half * error)} equal"
     assert sure == over(1.2, 1.2 * error, 1.2 * error)
-    assert near.conclusion.startswith("Best by dollars a token: tree, 400 Gbps; not separable from the next, rail, 400")
-    assert far.conclusion == (
-        f"Best by dollars a token: tree, 400 Gbps. Next is rail, 400 Gbps, at {sure}: the lead exceeds its uncertainty."
+    assert near.conclusion.startswith(
+        "Equal by dollars a token: tree, 400 Gbps; rail, 400 Gbps. They differ by +1.0% ("
     )
-    doubts = "Uncertainty of the lead over the next design: spread of kernels, links and traffic "
+    assert far.conclusion == (
+        f"Best by dollars a token: tree, 400 Gbps. Next is rail, 400 Gbps, {sure}, outside the error."
+    )
+    doubts = "Error of the difference to the next, by source: kernels, links and traffic "
     ends = percent(half - 1, signed=True)
     assert middle.remarks[0].startswith(
-        f"{doubts}{ends[:-1]} to {ends}; the model's own error {percent(error)} (8 in 10 of {ratio_errors().count} "
+        f"{doubts}{ends[:-1]} to {ends}; the model {percent(error)} (8 in 10 of {ratio_errors().count} "
         "measured ratios are within, each source weighted alike;"
     )
     assert middle.remarks[1] == (
-        "To separate them: measure both designs, or run them in a packet simulator (mfabric export)."
+        "To tell them apart: measure both designs, or run them in a packet simulator (mfabric export)."
     )
-    assert not [words for words in far.remarks if words.startswith("To separate")]
+    assert not [words for words in far.remarks if words.startswith("To tell them")]
 
 
 def test_prices_that_are_quoted_are_part_of_what_a_lead_may_be_wrong_by():
@@ -165,9 +167,9 @@ def test_prices_that_are_quoted_are_part_of_what_a_lead_may_be_wrong_by():
     rows[1] |= {"low_ports_usd": 9.9}  # with cheaper ports the second leads
     ranking, cell = lead(rows)
     error = 1.2 * ratio_errors().eight_in_ten
-    assert cell == f"{over(1.2, np.hypot(0.21, error), error)} not separable"
-    assert "; apart from times, other quoted prices -1.0 to +20.0%" in ranking.remarks[0]
-    assert ranking.remarks[1] == "To separate them: give the prices that you are quoted (--set network.prices=FILE)."
+    assert cell == f"{over(1.2, np.hypot(0.21, error), error)} equal"
+    assert "; other quoted prices -1.0 to +20.0%" in ranking.remarks[0]
+    assert ranking.remarks[1] == "To tell them apart: give the prices that you are quoted (--set network.prices=FILE)."
 
 
 def test_what_the_model_times_alike_is_not_wrong_by_its_error():
@@ -175,7 +177,7 @@ def test_what_the_model_times_alike_is_not_wrong_by_its_error():
     rows[1]["usd_per_million_tokens"] = 10.4  # dearer parts
     ranking, cell = lead(rows)
     assert cell == "+4.0%"
-    assert "no model error, as the times are equal" in ranking.remarks[0]
+    assert "the model 0, as the times are equal" in ranking.remarks[0]
 
 
 def test_more_performance_a_dollar_is_better_and_its_band_follows_the_times():
@@ -186,11 +188,11 @@ def test_more_performance_a_dollar_is_better_and_its_band_follows_the_times():
     # Half; slower links: 12 / 26 = 0.462, faster 0.5; the model's error is a part of a half.
     error = ratio_errors().eight_in_ten / 2
     assert cell == over(0.5, np.hypot(0.5 - 12 / 26, error), error)
-    assert "the lead exceeds its uncertainty" in ranking.conclusion
+    assert "outside the error" in ranking.conclusion
 
 
 def test_no_text_of_a_ranking_contradicts_another():
-    """One rule: a line is not separable where its printed band holds 0, and the conclusion says what its line says."""
+    """One rule: designs are equal where the printed band holds 0, and the conclusion says what its line says."""
     random = np.random.default_rng(11)
     kinds = set()
     for _ in range(200):
@@ -206,12 +208,12 @@ def test_no_text_of_a_ranking_contradicts_another():
             cell = line["over best"]
             low, high = (float(end) for end in cell.partition("(")[2].partition(")")[0].split(" to "))
             apart = low > 0 or high < 0
-            assert apart == (NOT_SEPARABLE not in cell), cell
+            assert apart == (EQUAL not in cell), cell
             kinds.add(apart)
-        sure = NOT_SEPARABLE not in ranking.lines[1]["over best"]
-        assert ("the lead exceeds its uncertainty" in ranking.conclusion) == sure
-        assert ("not separable" in ranking.conclusion) != sure
-        assert any(words.startswith("To separate them") for words in ranking.remarks) != sure
+        sure = EQUAL not in ranking.lines[1]["over best"]
+        assert ("outside the error" in ranking.conclusion) == sure
+        assert ranking.conclusion.startswith("Equal by") != sure
+        assert any(words.startswith("To tell them") for words in ranking.remarks) != sure
     assert kinds == {True, False}
 
 

@@ -37,7 +37,7 @@ def test_a_run_leaves_a_policy_metrics_and_curves_and_evaluate_judges_it(folder,
     assert head.startswith("mean time over the degree bound")
     assert names.split() == ["step", "time", "held_out_4"]
     assert [line.split()[0] for line in body] == ["0", "1", "2"]
-    assert float(body[2].split()[2]) == pytest.approx(lines[2]["held_out_4"], rel=1e-3)
+    assert float(body[2].split()[2]) == pytest.approx(lines[2]["held_out_4"], rel=6e-3)
     assert str(folder / "run" / "curves.png") in said.err
     policy = folder / "run" / "trained.policy"
     assert load(policy).configuration["steps"] == 2

@@ -36,6 +36,7 @@ def space(tmp_path):
 def test_a_sweep_in_parts_and_questions_to_it(space, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(progress, "EVERY_S", 0.0)
     monkeypatch.setattr(progress, "PART", 0.0)
+    monkeypatch.setattr(progress, "FIRST_S", 0.0)
     out, best = str(tmp_path / "rows"), str(tmp_path / "best.csv")
     assert main(["sweep", str(space), "--out", out, "--shard", "1/2"]) == 0
     assert "6 configurations in 2 files" in capsys.readouterr().out

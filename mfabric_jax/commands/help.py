@@ -25,7 +25,7 @@ from mfabric_jax.case.schema import SettingsGroup
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands.words import Option, flags_of_cases, options_in
 
-WIDTH = 110
+WIDTH = 80
 ALL = "all"
 COLUMNS = "columns"
 SHOWN = {  # short flags: what each takes, and its default in one word if the setting is auto

@@ -316,9 +316,11 @@ def changes_of(case: Case) -> str:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print sentences, one per line."""
+    """Print sentences, one per line; on a terminal in lines that fit it."""
+    from mfabric_jax.report.tables import wrap
+
     for line in lines:
-        print(line)
+        print(wrap(line) if sys.stdout.isatty() else line)
 
 
 def tell(written: Any) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 MISSING = "-"
-_DIGITS, _EXACT, _CLEAN = 4, 5, 12  # significant digits: rounded, exact, without noise
+_DIGITS, _EXACT, _CLEAN = 3, 5, 12  # significant digits: rounded, exact, without noise
 _SMALLEST_POWER, _LARGEST_POWER = -5, 9  # powers of ten; numbers outside are printed with an exponent
 LARGEST = 1e150  # differences and ratios of numbers between SMALLEST
 SMALLEST = 1e-150  # and LARGEST are finite
@@ -47,12 +47,12 @@ def time_unit(seconds: float, least: float = 1.0) -> tuple[str, float]:
     return _unit(seconds, ("s", "ms", "us", "ns"), least)
 
 
-def number(value: Any) -> str:
+def number(value: Any, digits: int = _DIGITS) -> str:
     """Return a value as tables, pages, pictures and sentences print it; the text depends only on the value.
 
     A number of at most `_EXACT` digits, such as a setting, is printed exactly: 400, 0.025, 1024. Others are rounded to
-    `_DIGITS` significant digits and keep trailing zeros: 0.2100. Digits before the point are never rounded: 12346.
-    Numbers below 1e-5 or from 1e9 on have an exponent.
+    `digits` significant digits, which a predicted time supports, and keep trailing zeros: 0.210. Digits before the
+    point are never rounded: 12346. Numbers below 1e-5 or from 1e9 on have an exponent.
     """
     if value is None:
         return MISSING
@@ -62,7 +62,7 @@ def number(value: Any) -> str:
         return "0" if value == 0 else str(float(value))
     exact = float(f"{value:.{_CLEAN - 1}e}")  # 0.1 + 0.2 is 0.3
     held = float(f"{exact:.{_EXACT - 1}e}") == exact
-    text = f"{exact:.{(_EXACT if held else _DIGITS) - 1}e}"
+    text = f"{exact:.{(_EXACT if held else digits) - 1}e}"
     mantissa, power = text.split("e")
     mantissa = mantissa.rstrip("0").rstrip(".") if held else mantissa
     if not _SMALLEST_POWER <= int(power) < _LARGEST_POWER:

@@ -30,7 +30,7 @@ _MEANS = (*_ORDERS, TOKEN_JOULES, TOKENS, CLUSTER, COST, PANEL_COST, PANEL_USD, 
 _OF_FLOWS = 0.1  # relative error of all-to-all times at flow level: docs/accuracy.md, packet level
 _SAME_TIME = 0.0001  # relative: two times within it count as equal and share the model's error
 _SAME = 0.001  # relative
-NOT_SEPARABLE = " not separable"
+EQUAL = " equal"  # a difference inside its error
 SPREAD, MODEL, QUOTES = "spread", "model", "quotes"  # sources of uncertainty of a ratio
 _TRY = {
     SPREAD: "measure your kernels (compute.kernels.table) or draw more traffic (--draws)",
@@ -240,7 +240,7 @@ def choose_designs(known: Sequence[Design], most: int) -> list[Design]:
 
 def _lines(shown: Sequence[Design], column: str) -> list[dict[str, Any]]:
     behind = [design.over(shown[0], column) for design in shown[1:]]
-    over = ["", *(f"{ratio}{'' if ratio.separable else NOT_SEPARABLE}" for ratio in behind)]
+    over = ["", *(f"{ratio}{'' if ratio.separable else EQUAL}" for ratio in behind)]
     lines = [
         {
             "design": str(design) or "all rows",
@@ -262,39 +262,41 @@ def _lines(shown: Sequence[Design], column: str) -> list[dict[str, Any]]:
 
 
 def _conclusion(shown: Sequence[Design], column: str) -> str:
-    """The best design, its lead, and whether the lead exceeds its uncertainty."""
+    """The best design and its lead, or the designs whose difference from it is inside the error."""
     best, *others = shown
-    if not others:
-        return f"Best by {_ORDERS[column][1]}: {best}."
-    over = others[0].over(best, column)
-    if over.separable:
-        lead = f"Next is {others[0]}, at {over}: the lead exceeds its uncertainty."
-        return f"Best by {_ORDERS[column][1]}: {best}. {lead}"
-    return f"Best by {_ORDERS[column][1]}: {best}; not separable from the next, {others[0]}, at {over}."
+    what, over = _ORDERS[column][1], [design.over(best, column) for design in others]
+    equal = [number for number, ratio in enumerate(over) if not ratio.separable]
+    if equal[:1] == [0]:
+        names = "; ".join([str(best), *(str(others[number]) for number in equal)])
+        most = max((over[number] for number in equal), key=lambda ratio: abs(ratio.ratio - 1))
+        return f"Equal by {what}: {names}. They differ by {most} {'at most, ' * (len(equal) > 1)}inside the error."
+    if others:
+        return f"Best by {what}: {best}. Next is {others[0]}, {over[0]}, outside the error."
+    return f"Best by {what}: {best}."
 
 
 def _doubts(shown: Sequence[Design], column: str) -> Iterator[str]:
-    """The uncertainty of the lead over the next design, and how to reduce it."""
+    """The error of the difference to the next design, and what would make it smaller."""
     over = shown[1].over(shown[0], column)
     ratios = ratio_errors()
     timed = shown[0].mean[TIME] > 0
     error = (
-        f"the model's own error {percent(ratios.eight_in_ten)} (8 in 10 of {ratios.count} measured ratios are within, "
-        "each source weighted alike; between fabrics, only multi-rail over multi-plane was measured)"
+        f"the model {percent(ratios.eight_in_ten)} (8 in 10 of {ratios.count} measured ratios are within, each source "
+        "weighted alike; of fabrics only multi-rail over multi-plane was measured)"
         if timed
-        else f"the error of flow level {percent(_OF_FLOWS)}"
+        else f"flow level {percent(_OF_FLOWS)}"
     )
     words = {
-        SPREAD: "spread of kernels, links and traffic {}",
-        MODEL: error if len(set(over.by[MODEL])) > 1 else "no model error, as the times are equal",
-        QUOTES: "apart from times, other quoted prices {}",
+        SPREAD: "kernels, links and traffic {}",
+        MODEL: error if len(set(over.by[MODEL])) > 1 else "the model 0, as the times are equal",
+        QUOTES: "other quoted prices {}",
     }
     each = [words[name].format(f"{' to '.join(_percent_texts(ends))}%") for name, ends in over.by.items()]
-    yield f"Uncertainty of the lead over the next design: {'; '.join(each)}."
+    yield f"Error of the difference to the next, by source: {'; '.join(each)}."
     if not over.separable:
         largest = max(over.by, key=lambda name: over.by[name][1] - over.by[name][0])
         tries = [_TRY[name] for name in over.undone_by or [largest]]
-        yield f"To separate them: {'; '.join(tries)}."
+        yield f"To tell them apart: {'; '.join(tries)}."
 
 
 def _remarks(every: Sequence[Design], shown: Sequence[Design], column: str) -> Iterator[str]:
@@ -314,7 +316,7 @@ def _remarks(every: Sequence[Design], shown: Sequence[Design], column: str) -> I
         if 0 < cost < usual:
             tokens = f"; a million tokens would cost ${number(token)}" if token > 0 else ""
             yield (
-                f"The switch of {design} never reconfigured: patch panels would cut network cost from "
+                f"The switch of {design} never reconfigures: a patch panel would cut the network from "
                 f"{number(millions(usual))} to {number(millions(cost))} M${tokens}."
             )
     without = dict.fromkeys(design.network for design in every if _rank(design, column) == math.inf)

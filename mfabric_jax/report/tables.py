@@ -1,7 +1,9 @@
 """Plain-text tables for the terminal: any rows, comparisons, validations, policies."""
 
 import math
+import os
 import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +29,7 @@ from mfabric_jax.report.ranking import OF_TRAINING, Ranking, not_ranked, ranking
 from mfabric_jax.report.row_remarks import HELD, band_words, job_words
 from mfabric_jax.support.bands import HIGH, LOW, draw_columns
 
-WIDTH = 100  # most characters of a line; a narrower terminal has fewer
+WIDTH = 80  # characters of a line; a narrower terminal has fewer, and a wider one more where a table asks for them
 _NARROWEST = 40
 _GAP = "  "
 _MOST_PADDED = 2  # most spaces spent to align decimal points
@@ -52,6 +54,12 @@ def wrap(text: str) -> str:
     return fill(text, on_screen(WIDTH))
 
 
+def bold(text: str) -> str:
+    """Return a text that a terminal shows bold, unless the environment has NO_COLOR (no-color.org)."""
+    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return f"\033[1m{text}\033[0m" if coloured else text
+
+
 def plain(rows: Rows, columns: Sequence[str | TableColumn] | None = None, width: int = WIDTH) -> str:
     """Return rows as an aligned table: text at the left, numbers at the right, None as a dash.
 
@@ -70,7 +78,7 @@ def plain(rows: Rows, columns: Sequence[str | TableColumn] | None = None, width:
 
 
 def on_screen(width: int) -> int:
-    return min(width, max(_NARROWEST, shutil.get_terminal_size((width, 0)).columns))
+    return min(width, max(_NARROWEST, shutil.get_terminal_size((WIDTH, 0)).columns))
 
 
 def _labels(rows: Rows, specs: Sequence[TableColumn], printed: list[list[str]], width: int) -> int:
@@ -147,24 +155,26 @@ def _block(grid: Grid, model: str, ranking: Ranking | None) -> str:
     columns = [TableColumn("fabric"), *times, *band, *shares]
     if any(line["cluster M$"] is not None for line in lines):
         whole = [TableColumn("kW"), TableColumn("$/Mtok"), TableColumn("cluster M$"), TableColumn("perf/$")]
-        network = [TableColumn("network kW"), TableColumn("M$", "network M$"), TableColumn("net", "perf/net $")]
+        network = [TableColumn("network kW", "net kW"), TableColumn("M$", "net M$"), TableColumn("net", "perf/net $")]
         costs = "\n\n" + plain(lines, [TableColumn("fabric"), *whole, *network])
     else:
         columns, costs = [*columns, TableColumn("M$"), TableColumn("net", "perf/$")], ""
     filled = [wrap(remark) for remark in ranking.remarks] if ranking else []
-    first = [wrap(ranking.conclusion), ""] if ranking else []
-    named = [name for name in ranking.lines[0] if name not in OF_TRAINING] if ranking else []
+    first = [bold(wrap(f"{model}. {ranking.conclusion}" if model else ranking.conclusion)), ""] if ranking else []
+    below = (*OF_TRAINING, *(("cluster M$", "network M$") if costs else ()))  # in tables of their own
+    named = [name for name in ranking.lines[0] if name not in below] if ranking else []
     best = [*first, plain(ranking.lines, named), *filled, ""] if ranking else []
     details = f"at {number(detail)} Gbps: shares, kW, M$, perf/$ relative to {REFERENCE}"
-    what = f"iteration time in s by NIC bandwidth; {details}"
+    what = f"Iteration time [s] by NIC bandwidth; {details}"
     own = [row for (name, _, _), row in grid.cells.items() if name == model]
     draws = max(len(draw_columns([name for name, value in row.items() if value is not None])) for row in own)
     band_note = [wrap(f"band: {band_words(own, draws)}")] if band else []
     table = [wrap(what), plain(lines, columns), *band_note]
     sources = dict.fromkeys(row["compute_source"] for row in own if row.get("compute_source") is not None)
     facts = [*job_words(own), *([f"while GPUs compute: {' and '.join(sources)}"] if sources else [])]
-    heading = wrap(": ".join(filter(None, (str(model), ", ".join(facts)))))
-    return "\n".join([heading, "", *best, *table]) + costs + _training(grid, model, present, detail)
+    simulated = wrap(f"Simulated: {', '.join(filter(None, [str(model), *facts]))}.")
+    training = _training(grid, model, present, detail)
+    return "\n".join([*best, *table]) + costs + training + f"\n\n{simulated}" * bool(model or facts)
 
 
 def _training(grid: Grid, model: str, present: Sequence[Series], detail: float) -> str:
@@ -423,13 +433,18 @@ def scoreboard_table(rows: Rows) -> str:
 
 def _score(policy: str, rows: Rows) -> dict[str, str]:
     line = {"policy": policy}
-    line |= {key: number(_mean(_values(rows, key))) for key in ("mean", "median", "p90")}
-    line |= {row["workload"]: number(row["mean"]) for row in rows}
+    line |= {key: _ratio(_mean(_values(rows, key))) for key in ("mean", "median", "p90")}
+    line |= {row["workload"]: _ratio(row["mean"]) for row in rows}
     if proved := sum(row["proved"] for row in rows):
         over = sum(row["of_optimum"] * row["proved"] for row in rows if row["proved"]) / proved
-        line["optimum"] = f"{number(over)} ({proved})"
+        line["optimum"] = f"{_ratio(over)} ({proved})"
     speed = math.exp(_mean([math.log(row["decisions_per_s"]) for row in rows]))
     return line | {"decisions/s": number(speed)}
+
+
+def _ratio(over: float) -> str:
+    """Return the ratio of two simulated times, which has no error of the model."""
+    return number(over, digits=4)
 
 
 def _values(rows: Rows, key: str) -> list[float]:
@@ -460,4 +475,4 @@ def forecast_table(rows: Rows) -> str:
 def _interval(row: Mapping[str, Any], best: float) -> str:
     mark = "+" if row["gain_low"] > 0 else "-" if row["gain_high"] < 0 else " "
     least = "*" if row["over_bound"] == best else " "
-    return f"{number(row['over_bound'])} +-{number((row['high'] - row['low']) / 2)}{least}{mark}"
+    return f"{_ratio(row['over_bound'])} +-{number((row['high'] - row['low']) / 2)}{least}{mark}"

@@ -6,7 +6,8 @@ import threading
 import time
 from typing import Any
 
-EVERY_S = 10.0  # least seconds between lines
+FIRST_S = 3.0  # seconds until the first line
+EVERY_S = 10.0  # least seconds between later lines
 PART = 0.05  # least pause between lines, as a fraction of the run so far
 
 
@@ -47,13 +48,13 @@ class Alive:
     def look(self) -> None:
         """Write a line if it is time for one."""
         now = time.monotonic()
-        if now - Alive.last_line_s >= _pause(now - self._began) and not _has_bar():
+        if now - Alive.last_line_s >= _pause(now - self._began, Alive.last_line_s > self._began) and not _has_bar():
             _say(f"{self._what}: at work for {duration(now - self._began)}")
 
 
-def _pause(seconds: float) -> float:
-    """Return the seconds until the next line, this long after the start."""
-    return max(EVERY_S, PART * seconds)
+def _pause(seconds: float, spoken: bool) -> float:
+    """Return the seconds until the next line, this long after the start; `spoken`: whether there was one before."""
+    return max(EVERY_S, PART * seconds) if spoken else FIRST_S
 
 
 def _say(line: str) -> None:
@@ -82,7 +83,8 @@ class ProgressLines(contextlib.AbstractContextManager):
         """Count `units` more as done."""
         self.n += units
         now = time.monotonic()
-        if units and now - self._last_line_s >= _pause(now - self._began):
+        spoken = self._last_line_s > self._began
+        if units and now - self._last_line_s >= _pause(now - self._began, spoken):
             self._last_line_s = now
             _say(self._line(now - self._began))
 

@@ -11,6 +11,7 @@ import pytest
 
 from mfabric_jax import report
 from mfabric_jax.report import style
+from mfabric_jax.report.numerals import number
 from tests.report import synthetic
 
 EFFECTIVE = {"version": "0.1.0", "commit": "0123456789abcdef+changes", "device": "cpu: cpu", "dtype": "float32"}
@@ -103,7 +104,7 @@ def test_the_summary_names_the_best_and_where_it_was_computed(page):
         in said
     )
     assert re.search(f"mfabric, 100 Gbps.*fat-tree, 100 Gbps.*-{behind:.1%}", said)
-    assert f"Fastest is nvl72, 400 Gbps: {least:.4f} s an iteration." in said
+    assert f"Fastest is nvl72, 400 Gbps: {number(least)} s an iteration." in said
     assert "Not ranked for lack of performance per dollar of the network: nvl72." in said
     assert "with mfabric_jax 0.1.0 (commit 0123456789ab+changes), on cpu: cpu, in float32." in said
     assert "some rows are missing" in said

@@ -122,7 +122,7 @@ def test_the_job_stands_above_tables_and_on_the_page(tmp_path):
     assert job_words([{"model": "m"}]) == []
     assert job_words([JOB, JOB | {"micro_batches": 4}])[1] == "17 and 4 micro-batches of 8 x 4096 tokens"
     rows = [row | JOB for row in synthetic.rows(models=("llama-moe",))]
-    assert f"llama-moe: {JOB_WORDS}, while GPUs compute:" in " ".join(comparison(rows).split())
+    assert f"Simulated: llama-moe, {JOB_WORDS}, while GPUs compute:" in " ".join(comparison(rows).split())
     page = html_report(rows, {}, tmp_path / "a.html").read_text()
     assert f"<strong>llama-moe</strong>: {JOB_WORDS}" in page
 
