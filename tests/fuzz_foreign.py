@@ -10,7 +10,14 @@ import numpy as np
 
 from mfabric_jax.support.yaml_text import parse_yaml
 from tests import fuzz_mutations
-from tests.apps.graphs.tasks.formats import test_chakra, test_flexflow, test_htsim, test_param, test_simai
+from tests.apps.graphs.tasks.formats import (
+    pytorch_samples,
+    test_chakra,
+    test_flexflow,
+    test_htsim,
+    test_param,
+    test_simai,
+)
 from tests.apps.recordings.measurements import samples
 from tests.fabric import test_graph_files as graphs
 from tests.fuzz_inputs import TASKS, case_and, reader
@@ -186,6 +193,44 @@ reader(
 )
 reader(
     "PARAM's only trace", "a.json", "json", [*PARAM, PARAM[4] | {"comms": "recv"}], tasks_in, free=("markers", "first")
+)
+
+
+def traces_of(path: Path) -> Any:
+    return tasks_in(path.parent)
+
+
+def pytorch_traces(trace_of: Callable[[int], dict[str, Any]]) -> Callable[[Path], None]:
+    return lambda folder: test_param.put(folder / "trace", trace_of(0), trace_of(1)) and None
+
+
+CALLS = [pytorch_samples.calls_in_turn(rank, [0.0, 20.5, 40.0, 60.0, 80.0, 100.0, 120.0]) for rank in range(2)]
+CALLS = [[*calls, pytorch_samples.Recorded("wait", seq=6, ts=140.0)] for calls in CALLS]
+OF_OPERATORS = ("pid", "time", "start_ts", "finish_ts", "ctrl_deps", "tid", "shapes", "strides", "type", "pg_desc")
+reader(
+    "PyTorch's execution trace",
+    "trace/1.json",
+    "json",
+    pytorch_traces(lambda rank: pytorch_samples.execution_trace(CALLS[rank])),
+    traces_of,
+    free=(*OF_OPERATORS, "default_pg", "aten", "group_count"),
+)
+reader(
+    "PyTorch's first execution traces",
+    "trace/1.json",
+    "json",
+    pytorch_traces(lambda rank: pytorch_samples.execution_trace(CALLS[rank], schema="1.0.3-chakra.0.0.4")),
+    traces_of,
+    free=(*OF_OPERATORS, "default_pg", "aten", "group_count"),
+)
+OF_EVENTS = ("pid", "cat", "schemaVersion", "record_shapes", "traceName", "Ev Idx", "backend", "pg_count", "pg_desc")
+reader(
+    "Kineto's trace",
+    "trace/1.json",
+    "json",
+    pytorch_traces(lambda rank: pytorch_samples.kineto_trace(rank, CALLS[rank])),
+    traces_of,
+    free=(*OF_EVENTS, "Process Group Description", "default_pg", "kernel", "gemm", "process_name", "python", "cpu_op"),
 )
 reader("htsim matrix", "a.cm", "text", test_htsim.MATRIX, tasks_in)
 reader("packed htsim matrix", "a.cm.gz", "binary", gzip.compress(test_htsim.MATRIX.encode(), mtime=0), tasks_in)

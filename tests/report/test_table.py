@@ -23,17 +23,17 @@ def test_a_block_per_model_and_a_line_of_times_shares_cost_and_performance_per_f
     assert [block.split(".")[0] for block in blocks] == list(synthetic.MODELS)
     assert all(re.search("^design .*\n-+\nmfabric, 100 Gbps ", block, re.M) for block in blocks)
     assert max(map(len, text.splitlines())) <= 80
-    assert "Simulated: mixtral-8x22b, 1024 GPUs, 8 micro-batches, while GPUs compute: roofline" in " ".join(
-        text.split()
-    )
+    assert "Simulated: mixtral-8x22b, 1024 GPUs, 8 micro-batches, while GPUs" in text
     # llama-moe on mFabric, scale 1.1: compute .77, tp .055, bubble .11, reconfiguration .022; at 400 Gbps
     # ep = .35 * 1.2 / 4 * 1.1 = .1155 and dp = .022, in all 1.0945 s. 4.5 * 64 * 460 = 0.132 M$.
     # The fat-tree: ep .09625, no reconfiguration, 1.05325 s and 0.324 M$: (1.05325 * 11) / (1.0945 * 4.5) = 2.35.
-    cells = _line(comparison(synthetic.rows()), "llama-moe", "mfabric").split()
+    cells = _line(text, "llama-moe", "mfabric").split()
     assert cells[3] == "1.0945"
-    assert cells[5:] == ["70.4%", "10.6%", "7.0%", "2.0%", "10.1%", "0.13248"]
+    assert cells[5:] == ["70.4%", "10.6%", "7.0%", "2.0%"]
+    below = re.search(r"^fabric +bubble .*\n-+\n(?:.*\n)*?mfabric +(.*)$", text.partition("llama-moe. ")[2], re.M)
+    assert below[1].split() == ["10.1%", "0.13248", "2.35x"]
     times = [synthetic.row("llama-moe", "mfabric", gbps)["iteration_s"] for gbps in synthetic.BANDWIDTHS]
-    assert [float(cell) for cell in cells[1:5]] == pytest.approx(times, abs=6e-4)
+    assert [float(cell) for cell in cells[1:5]] == pytest.approx(times, abs=6e-3)
 
 
 def test_what_differs_has_a_line_and_what_is_unknown_a_dash():
@@ -45,7 +45,7 @@ def test_what_differs_has_a_line_and_what_is_unknown_a_dash():
     assert re.search(r"^mfabric .* -$", text.partition("qwen-moe")[2], re.M)  # without a fat-tree
     text = comparison(synthetic.rows(models=["llama-moe"], bandwidths=tuple(range(100, 1300, 100))))
     assert max(map(len, text.splitlines())) <= 80
-    assert sum(line.startswith("fat-tree  ") for line in text.splitlines()) == 2  # many bandwidths continue below
+    assert sum(line.startswith("fat-tree  ") for line in text.splitlines()) == 3  # many bandwidths continue below
 
 
 def test_tables_fit_a_narrow_terminal(monkeypatch):

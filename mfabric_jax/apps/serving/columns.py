@@ -117,6 +117,7 @@ LOADED = Columns(
     Column("load_prefill_gpus", "GPUs", "Prefill GPUs."),
     Column("load_decode_gpus", "GPUs", "Decoding GPUs."),
     Column("load_requests", "", "Requests that are served, including the warm-up.", detail=True),
+    Column("load_turns", "", "Of these, further turns of a conversation; empty if all arrive as logged.", detail=True),
     Column("refused", "", "Requests too large for the memory of any GPU, including the warm-up."),
     Column("left_out", "", "Requests of the trace that are left out: they have no prompt or no answer.", detail=True),
     Column("load_kv_p50_s", "s", "Time to transfer a request's keys and values, p50.", detail=True),

@@ -304,6 +304,7 @@ def _of_requests(deployed: Deployment, outcome: LoadOutcome) -> dict[str, Any]:
         "load_warmup_s": begin,
         "load_window_s": end - begin,
         "load_requests": len(outcome.requests),
+        "load_turns": None if (turns := outcome.requests.turns) is None else int((turns.previous >= 0).sum()),
         "refused": outcome.refused,
         "left_out": outcome.requests.left_out,
     }

@@ -134,6 +134,7 @@ def test_a_pool_that_is_too_slow_gets_fewer_requests_a_second_from_users_who_wai
     open_row, after = (next(serve(slow.with_({"serving.load.turns": turns}))) for turns in ("open", "after"))
     assert next(serve(slow)) == open_row
     assert after["load_requests"] == open_row["load_requests"] == 200
+    assert (after["load_turns"], open_row["load_turns"]) == (40 * (5 - 1), None)
     assert after["load_requests_per_s"] < open_row["load_requests_per_s"] == pytest.approx(199 / 20.39)
     assert after["load_ttft_p99_s"] < open_row["load_ttft_p99_s"]
 

@@ -9,6 +9,7 @@ from mfabric_jax.apps.graphs.tasks.formats.param_entries import GEMM_DIMS
 from mfabric_jax.apps.graphs.tasks.formats.registry import read_tasks
 from mfabric_jax.apps.graphs.tasks.graph import Op, TaskKind, Tasks
 from mfabric_jax.apps.graphs.tasks.lowering import lower_tasks
+from tests.apps.graphs.tasks.formats.pytorch_samples import Recorded, execution_trace, kineto_trace
 from tests.apps.graphs.tasks.formats.test_chakra import COLL, COMP, RECV, SEND, as_jsonized, newest, node, put
 from tests.apps.graphs.tasks.formats.test_flexflow import GPUS, graph_of, topoopt
 from tests.apps.graphs.tasks.formats.test_goal import TWO
@@ -80,6 +81,12 @@ def param_set(*ranks, **given):
     return made(lambda folder: put_param(folder / "set", *ranks), **given)
 
 
+def traced(call, old="", new="", kineto=False, **given):
+    """An execution trace, or a Kineto trace, of one call, with a part of its text replaced."""
+    trace = kineto_trace(0, [call]) if kineto else execution_trace([call])
+    return text("rank.json", json.dumps(trace), old, new, **given)
+
+
 def task(kind, rank=0, **values):
     """A graph of one task."""
 
@@ -109,6 +116,8 @@ def choice(words):
     return lambda: choices_of(words)
 
 
+REDUCED, SENT = Recorded("allreduce", 4, seq=7), Recorded("send", 4, rank=1)
+RANKS = 'ranks\\": {}'  # as the list of groups stands, a text in a text
 RECEIVED = {"kind": TaskKind.RECV, "peer": 2}
 REFUSED = [
     (task(TaskKind.COMPUTE, seconds=-1.0), "seconds of task 0 ('odd') must be a number from 0 to 1e+09, got -1"),
@@ -178,6 +187,70 @@ REFUSED = [
         "entry 0 (counted from 0) of",
         "sends 8 bytes to rank 0, whose out_split expects 4",
     ),
+    (
+        traced(REDUCED, '"value": "allreduce"', '"value": "allreduc"'),
+        "node 10 of",
+        "must have collective_name of",
+        "'allreduc'",
+    ),
+    (traced(REDUCED, '"value": "Float"', '"value": "Floa"'), "node 10 of", "must have a dtype of", "got 'floa'"),
+    (traced(REDUCED, '"value": 4', '"value": -4'), "node 10 of", "from 0 to", "for in_msg_nelems, got '-4'"),
+    (
+        traced(REDUCED, '"value": 2}', '"value": 3}'),
+        "must have a pg_size of 2, the number of its ranks of pg_name",
+        "3",
+    ),
+    (traced(REDUCED, "[7, false]", "[7, 8]"), "node 10 of", "true or false, for seq, got '[7, 8]'"),
+    (traced(REDUCED, '0, "allreduce", [], [], 0, 1, 2', '0, "allreduce"'), "node 10 of", "must have inputs of seq"),
+    (traced(REDUCED, "[7, false], [", "[7, false], [[], "), "node 10 of", "must have a number or a name for pg_name"),
+    (traced(REDUCED, '"id": 10', '"id": 4'), "position 2 (counted from 0) of", "that no other node has, got 4"),
+    (traced(REDUCED, '"id": 10', '"id": -1'), "position 2", "from 0 to 9007199254740992 for id, got '-1'"),
+    (traced(REDUCED, '"name": "tid"', '"name": "dtype"'), "must have each attribute once, got 'dtype' twice"),
+    (traced(REDUCED, '"name": "tid"', '"nam": "tid"'), "node 10 of", "must have attrs with name and value"),
+    (traced(REDUCED, "[31, 32, 0, 4", "[31, 32, 4"), "node 10 of", "must have tensors of 6 values"),
+    (traced(REDUCED, "record_param_comms", "record"), "must have entries of a PyTorch execution trace, got none"),
+    (
+        traced(REDUCED, RANKS.format("[]"), RANKS.format(5)),
+        "node 3 of",
+        "must have a list for ranks of group '0', got '5'",
+    ),
+    (
+        traced(REDUCED, RANKS.format("[]"), RANKS.format([1])),
+        "node 3 of",
+        "must have 2 ranks, each once, for group '0'",
+    ),
+    (traced(REDUCED, RANKS.format("[]"), RANKS.format([-1])), "node 3 of", "for ranks, got '-1'"),
+    (traced(SENT), "node 10 of", "is a message, and the trace does not say of which rank: name the file by it"),
+    (traced(Recorded("broadcast", 4, rank=2)), "node 10 of", "a rank below 2, the size of its group, got 2"),
+    (
+        traced(REDUCED, '"name": "tid", "type": "uint64", "value": 1', '"name": "is_asynchronized_op", "value": 5'),
+        "must have true or false for is_asynchronized_op, got '5'",
+    ),
+    (
+        traced(Recorded("all_to_allv", 4), '"[]"', '"[1, 2"'),
+        "node 10 of",
+        "must have a list for in_split_size, got '[1, 2'",
+    ),
+    (
+        traced(REDUCED, '"Collective name": "allreduce", ', "", True),
+        "event 2 (counted",
+        "'Collective name' in its args",
+    ),
+    (traced(REDUCED, '"In msg nelems": 4', '"In msg nelems": "4"', True), "for In msg nelems, got", "'4'"),
+    (traced(REDUCED, '"ts": 1000000000.0', '"ts": "now"', True), "event 2 (counted", "for ts, got", "now"),
+    (traced(REDUCED, "record_param_comms", "rec", True), "must have events called record_param_comms, got none of 3"),
+    (traced(REDUCED, '"args": {"Coll', '"args": 5, "b": {"Coll', True), "event 2", "an object for args, got '5'"),
+    (traced(REDUCED, '"Process Group Ranks": "[0, 1]"', '"Process Group Ranks": "0, 1"', True), "must have a list for"),
+    (traced(REDUCED, '"rank": 0', '"rank": -1', True), "for rank of distributedInfo, got '-1'"),
+    (traced(REDUCED, '"world_size": 2', '"world_size": 0', True), "for world_size of distributedInfo, got '0'"),
+    (traced(REDUCED, '"pg_config": [', '"pg_config": [5, ', True), "must list groups, each with pg_name and ranks"),
+    (
+        traced(REDUCED, '"distributedInfo": {', '"distributedInfo": 5, "b": {', True),
+        "object for distributedInfo",
+        "'5'",
+    ),
+    (traced(SENT, '"Dst Rank": 1', '"Dst Rank": 2', True), "the other end of its message in its group, (0, 1), got 2"),
+    (traced(SENT, ', "Dst Rank": 1', "", True), "event 2", "must have the rank of the other end of its message"),
     (param_set([], []), "must be a file of tasks, or a folder of one set: of Chakra, PREFIX.RANK.et, or of PARAM"),
     (text("x.txt", "hello"), "must be a file of tasks in one of the formats Chakra, "),
     (text("w.txt", "[[1, 2], [3, 4]]"), "but a matrix of weights"),

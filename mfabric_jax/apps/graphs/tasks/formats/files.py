@@ -1,7 +1,9 @@
 """Shared parts of the formats of task graphs: reading (packed) files, errors with positions, matching of messages and
 of collectives."""
 
+import lzma
 import re
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -24,7 +26,8 @@ PACKED = re.compile(r"\.(gz|xz)$")
 class Supplied:
     """Values that a file may leave out; None: not given.
 
-    - `ranks`: GPUs of the job. A single file of Chakra or PARAM is copied to all of them; a set may lack some of them.
+    - `ranks`: GPUs of the job. A single file of Chakra, PARAM or PyTorch is copied to all of them; a set may
+      lack some of them.
     - `communicators`: JSON file of a Chakra set's communicators; default: PREFIX.json, or METADATA nodes.
     - `tflops`, `memory_gigabytes_per_s`: speed and memory bandwidth of a GPU, for computations with operations and
       bytes but no duration. They take operations / min(tflops, memory bandwidth x operations / bytes), the roofline of
@@ -54,12 +57,19 @@ class Reading(NamedTuple):
 
 
 class Spot(NamedTuple):
-    """A position in a file, such as "line 3 of 'a.cm'", for error messages."""
+    """A position in a file, such as "line 3 of 'a.cm'", for error messages.
+
+    `names`: what the file calls a field that the reason names, for readers that several formats share.
+    """
 
     where: str
+    names: tuple[tuple[str, str], ...] = ()
 
     def refuse(self, why: str) -> NoReturn:
         """Raise `InputError` with the position and the reason."""
+        names = dict(self.names)
+        if names:
+            why = re.sub(rf"\b({'|'.join(names)})\b", lambda name: names[name[0]], why)
         raise InputError(f"{self.where} {why}.")
 
     def whole(self, field: str, text: str | int, at_least: int = 0, most: int = LARGEST_WHOLE) -> int:
@@ -97,6 +107,26 @@ def read_unpacked(path: str | Path) -> bytes:
         raise
     except unpacking.BROKEN as error:
         raise InputError(f"cannot read {str(path)!r} ({error or 'it is cut off'}); {give}.") from error
+
+
+def head_of(path: Path, length: int) -> bytes:
+    """Return the first bytes of a file, decompressed; of a large file no more is read.
+
+    Raise `InputError` if it cannot be read.
+    """
+    try:
+        with path.open("rb") as opened:
+            data = opened.read(length)
+    except OSError:
+        data = b""
+    try:
+        if data.startswith(b"\x1f\x8b"):
+            return zlib.decompressobj(wbits=31).decompress(data, length)
+        if data.startswith(b"\xfd7zXZ\x00"):
+            return lzma.LZMADecompressor().decompress(data, length)
+    except (zlib.error, lzma.LZMAError):
+        data = b""
+    return data or read_unpacked(path)[:length]
 
 
 def lines_of(path: str | Path) -> list[str]:

@@ -28,17 +28,26 @@ from mfabric_jax import units
 from mfabric_jax.apps.graphs.tasks.collectives.registry import ROOTED
 from mfabric_jax.apps.graphs.tasks.formats import files
 from mfabric_jax.apps.graphs.tasks.formats.files import ANY, CollectiveOrder, Messages, Reading, Spot, Supplied
-from mfabric_jax.apps.graphs.tasks.formats.param_entries import HARMLESS, READ, Action, Entry, entry_of
+from mfabric_jax.apps.graphs.tasks.formats.param_entries import (
+    HARMLESS,
+    READ,
+    Action,
+    Entry,
+    RecordedTrace,
+    TraceKind,
+    entry_of,
+)
 from mfabric_jax.apps.graphs.tasks.graph import Op, TaskKind, Tasks, number_labels
 from mfabric_jax.checks import COUNTS, InputError
 from mfabric_jax.support.text_files import value_in
 from mfabric_jax.support.unread import name_unread
 
-FORMAT = "PARAM comms trace"
 FILE = re.compile(r".*\.json(\.(gz|xz))?")
 NUMBER = re.compile(r"\d{1,8}")
 BEGINS = re.compile(rb"\s*\[\s*(\{|\])")
 KEYS = re.compile(rb'"(comms|compute|in_msg_size|startTime_ns|markers|global_ranks|in_split)"\s*:')
+LEAST_S = units.ps(1.0)  # less is rounding of the difference of two times
+MESSAGES = (Action.SEND, Action.RECV)
 HEAD = 1 << 12  # first bytes of a file, by which it is recognized
 
 
@@ -46,52 +55,89 @@ def tells(head: bytes) -> bool:
     return bool(BEGINS.match(head) and KEYS.search(head))
 
 
-def is_set(path: Path) -> bool:
-    """Return whether a path is a folder with a PARAM trace."""
-    return path.is_dir() and any(tells(files.read_unpacked(file)[:HEAD]) for file in _files_of(path))
+def is_set(path: Path, kind: TraceKind) -> bool:
+    """Return whether a path is a folder with traces of a kind."""
+    return path.is_dir() and any(kind.tells(files.head_of(file, HEAD)) for file in _files_of(path))
 
 
 def _files_of(folder: Path) -> list[Path]:
     return [file for file in sorted(folder.iterdir()) if FILE.fullmatch(file.name) and file.is_file()]
 
 
-def read(path: Path, supplied: Supplied) -> Reading:
-    """Return the tasks of all ranks of a folder of traces, or of one trace that is copied to all ranks.
+def read(path: Path, supplied: Supplied, kind: TraceKind) -> Reading:
+    """Return the tasks of all ranks of a folder of traces of a kind, or of one trace that is copied to all ranks.
 
     `supplied.ranks`: GPUs of the job; for a folder, ranks without a file are then absent.
     """
     if not path.is_dir():
-        return _read_single(path, supplied)
-    heads = {file: files.read_unpacked(file)[:HEAD] for file in _files_of(path)}
-    traces = [file for file, head in heads.items() if tells(head) or re.fullmatch(rb"\s*\[\s*\]\s*", head)]
+        return _read_single(path, supplied, kind)
+    heads = {file: files.head_of(file, HEAD) for file in _files_of(path)}
+    traces = [file for file, head in heads.items() if kind.tells(head) or re.fullmatch(rb"\s*\[\s*\]\s*", head)]
     name_unread(repr(str(path)), "files", [file.name for file in heads if file not in traces])
     if len(traces) == 1:
-        return _read_single(traces[0], supplied)
-    by_rank, remarks = _files_by_rank(traces)
-    entries = {rank: _entries_of(file) for rank, file in by_rank.items()}
+        return _read_single(traces[0], supplied, kind)
+    read_files = {file: kind.read(file, rank) for file, rank in _named_ranks(traces)[0].items()}
+    entries, remarks = _entries_by_rank(read_files)
+    return _read_set(path, entries, read_files.values(), supplied, kind, remarks)
+
+
+def _read_set(
+    path: Path,
+    entries: dict[int, list[Entry]],
+    traces: Iterable[RecordedTrace],
+    supplied: Supplied,
+    kind: TraceKind,
+    remarks: tuple[str, ...],
+) -> Reading:
+    """Return the tasks of ranks whose entries are known apart."""
     named = max(_largest_rank(listed) for listed in entries.values())
-    absent = files.absent_ranks(Spot(repr(str(path))), entries, max([*entries, named]), supplied.ranks)
+    stated = max(trace.ranks for trace in traces) - 1
+    absent = files.absent_ranks(Spot(repr(str(path))), entries, max([*entries, named, stated]), supplied.ranks)
     if absent:
         some = f"files of {len(entries)} of {len(entries) + len(absent)} ranks"
-        remarks += (f"{some}: the others are absent, which absent='assume' allows.",)
+        remarks = (f"{some}: the others are absent, which absent='assume' allows.", *remarks)
     lists = [entries.get(rank, []) for rank in range(len(entries) + len(absent))]
-    return _put_together(lists, supplied, remarks, frozenset(absent), alone=False)
+    return _put_together(lists, supplied, kind, remarks, frozenset(absent), alone=False)
 
 
-def _files_by_rank(traces: list[Path]) -> tuple[dict[int, Path], tuple[str, ...]]:
-    """Return the file of each rank: by the last number in its name, or else by the order of the names."""
-    numbers = [NUMBER.findall(files.plain_name(file)) for file in traces]
+def _named_ranks(traces: Iterable[Path]) -> tuple[dict[Path, int], bool]:
+    """Return the rank of each file, and whether names state it as their last number; else names are in order."""
+    ordered = list(traces)
+    numbers = [NUMBER.findall(files.plain_name(file)) for file in ordered]
     ranks = [int(listed[-1]) for listed in numbers if listed]
-    if len(set(ranks)) == len(traces):
-        return dict(zip(ranks, traces, strict=True)), ()
+    stated = len(set(ranks)) == len(ordered)
+    return dict(zip(ordered, ranks if stated else range(len(ordered)), strict=True)), stated
+
+
+def _entries_by_rank(traces: dict[Path, RecordedTrace]) -> tuple[dict[int, list[Entry]], tuple[str, ...]]:
+    """Return the entries of each rank, and remarks: a file states its rank, or else its name does."""
+    entries: dict[int, list[Entry]] = {}
+    named, stated = _named_ranks(traces)
+    for file, trace in traces.items():
+        for rank, listed in trace.by_rank.items():
+            number = named[file] if rank is None else rank
+            if number in entries:
+                Spot(repr(str(file))).refuse(f"is a trace of rank {number}, as is another file of its folder")
+            entries[number] = listed
+    first, trace = next(iter(traces.items()))
+    remarks = tuple(f"{first.name}: {remark}" for remark in trace.remarks)
+    if stated or not any(None in trace.by_rank for trace in traces.values()):
+        return entries, remarks
     text = f"names of files have no rank of their own: they are ranks 0 to {len(traces) - 1} in order of their names."
-    return dict(enumerate(traces)), (text,)
+    return entries, (text, *remarks)
 
 
-def _read_single(path: Path, supplied: Supplied) -> Reading:
-    entries, spot = _entries_of(path), Spot(repr(str(path)))
+def _read_single(path: Path, supplied: Supplied, kind: TraceKind) -> Reading:
+    numbers, spot = NUMBER.findall(files.plain_name(path)), Spot(repr(str(path)))
+    trace = kind.read(path, int(numbers[-1]) if numbers else None)
+    if len(trace.by_rank) > 1:
+        lists = {rank: listed for rank, listed in trace.by_rank.items() if rank is not None}
+        return _read_set(path, lists, [trace], supplied, kind, trace.remarks)
+    (entries,) = trace.by_rank.values()
+    if not entries:
+        spot.refuse(f"must have entries of a {kind.format}, got none")
     largest = _largest_rank(entries)
-    stated = max([largest + 1, *(max(entry.world_size or 0, len(entry.sent_to)) for entry in entries)])
+    stated = max([largest + 1, trace.ranks, *(max(entry.world_size or 0, len(entry.sent_to)) for entry in entries)])
     if not supplied.ranks and not stated:
         spot.refuse("names no ranks (global_ranks, world_size): set ranks to the number of GPUs of the job")
     ranks = spot.whole("ranks", supplied.ranks or stated, 1, COUNTS["gpus"])
@@ -99,10 +145,11 @@ def _read_single(path: Path, supplied: Supplied) -> Reading:
         spot.refuse(f"names rank {largest}, so ranks must be at least {largest + 1}, got {ranks}")
     files.few_enough(path, ranks * len(entries))
     text = f"one file for {files.count_phrase(ranks, 'rank')}, each of which runs the entries of its groups."
-    return _put_together([entries] * ranks, supplied, (text,), frozenset(), alone=True)
+    return _put_together([entries] * ranks, supplied, kind, (text, *trace.remarks), frozenset(), alone=True)
 
 
-def _entries_of(path: Path) -> list[Entry]:
+def _trace_of(path: Path, rank: int | None) -> RecordedTrace:
+    """Return the entries of a list; they say of which rank they are where it matters."""
     rows = value_in(files.read_unpacked(path), repr(str(path)), "collectives")
     if not isinstance(rows, list):
         raise InputError(f"{str(path)!r} must be a list of entries of a PARAM comms trace.")
@@ -111,7 +158,10 @@ def _entries_of(path: Path) -> list[Entry]:
     ]
     left = dict.fromkeys(name for row in rows for name in row if name not in READ and not HARMLESS.fullmatch(name))
     name_unread(repr(str(path)), "fields of entries", left)
-    return entries
+    return RecordedTrace({None: entries})
+
+
+KIND = TraceKind("PARAM comms trace", tells, _trace_of)
 
 
 def _largest_rank(entries: Iterable[Entry]) -> int:
@@ -128,13 +178,13 @@ class _Posted(NamedTuple):
     """The entries of one file.
 
     - `group`: by entry, the number of its group; -1: it has none.
-    - `waits`: by index of a wait, the entry that it waits for. `awaited`: entries that a wait names.
+    - `waits`: by index of a wait, the entries that it waits for. `awaited`: entries that a wait names.
     - `last_timed`: the last entry with a start time; -1: none has.
     """
 
     entries: list[Entry]
     group: list[int]
-    waits: dict[int, int]
+    waits: dict[int, list[int]]
     awaited: frozenset[int]
     last_timed: int
 
@@ -184,28 +234,34 @@ def _resolve(entries: list[Entry], groups: _Groups, noted: Counter) -> _Posted:
     """Resolve groups and waits. A wait without a req takes the first entry without one that no wait has taken yet."""
     by_req: dict[tuple, list[int]] = {}
     queue: deque[int] = deque()
-    waits: dict[int, int] = {}
+    waits: dict[int, list[int]] = {}
     for index, entry in enumerate(entries):
         if entry.action in (Action.COMPUTE, Action.INIT):
             continue
         if entry.action == Action.WAIT:
-            waits[index] = _waited_entry(entry, entries, by_req.get(entry.req or (), []), queue)
+            waits[index] = _awaited_entries(entry, entries, by_req.get(entry.req or (), []), queue)
         elif entry.req is None:
             queue.append(index)
         else:
             by_req.setdefault(entry.req, []).append(index)
-    noted["waits for nothing"] += sum(other < 0 for other in waits.values())
+    noted["waits for nothing"] += sum(not others for others in waits.values())
     timed = (index for index, entry in enumerate(entries) if entry.start_ns is not None)
-    return _Posted(entries, groups.of(entries), waits, frozenset(waits.values()), max(timed, default=-1))
+    awaited = frozenset(other for others in waits.values() for other in others)
+    return _Posted(entries, groups.of(entries), waits, awaited, max(timed, default=-1))
 
 
-def _waited_entry(wait: Entry, entries: list[Entry], same_req: list[int], queue: deque[int]) -> int:
-    """Return the entry that a wait names: the last one of its req, if possible of its group; -1 if there is none."""
+def _awaited_entries(wait: Entry, entries: list[Entry], same_req: list[int], queue: deque[int]) -> list[int]:
+    """Return the entries that a wait names: the last one of its req, if possible of its group.
+
+    Messages that PyTorch starts together share a req, so a wait for a message is for all that have it.
+    """
     if wait.req is None:
-        return queue.popleft() if queue else -1
-    of_group = (index for index in reversed(same_req) if entries[index].pg_id == wait.pg_id)
-    of_any = (index for index in reversed(same_req) if None in (entries[index].pg_id, wait.pg_id))
-    return next(of_group, next(of_any, -1))
+        return [queue.popleft()] if queue else []
+    of_group = [index for index in same_req if entries[index].pg_id == wait.pg_id]
+    named = of_group or [index for index in same_req if None in (entries[index].pg_id, wait.pg_id)]
+    if not named or entries[named[-1]].action not in MESSAGES:
+        return named[-1:]
+    return [index for index in named if entries[index].action in MESSAGES]
 
 
 # -- tasks of all ranks
@@ -225,7 +281,12 @@ class _Job(NamedTuple):
 
 
 def _put_together(
-    lists: list[list[Entry]], supplied: Supplied, remarks: tuple[str, ...], absent: frozenset[int], alone: bool
+    lists: list[list[Entry]],
+    supplied: Supplied,
+    kind: TraceKind,
+    remarks: tuple[str, ...],
+    absent: frozenset[int],
+    alone: bool,
 ) -> Reading:
     """Return the tasks of all ranks; `alone`: whether they share one list, whose splits are of one rank."""
     groups, noted = _Groups(len(lists)), Counter()
@@ -233,14 +294,14 @@ def _put_together(
     resolved = {key: _resolve(entries, groups, noted) for key, entries in distinct.items()}
     posted = [resolved[id(entries)] for entries in lists]
     if not any(lists):
-        raise InputError("a PARAM comms trace must have entries, got none.")
+        raise InputError(f"a {kind.format} must have entries, got none.")
     all_to_alls = _all_to_alls(posted, groups)
     uneven = frozenset(key for key, sent in all_to_alls.items() if not all(entry.is_even() for entry in sent.values()))
     if not alone:
         for key in all_to_alls:
             _check_splits(all_to_alls[key], groups.tuples[key[0]])
     count = sum(map(len, lists)) + sum(len(groups.tuples[group]) ** 2 for group, _ in uneven)
-    files.few_enough("a PARAM comms trace", 2 * count)
+    files.few_enough(f"a {kind.format}", 2 * count)
     order = CollectiveOrder()
     job = _Job(Tasks(len(lists)), groups, supplied, noted, order, Messages(), {}, uneven)
     for rank, of_rank in enumerate(posted):
@@ -252,7 +313,7 @@ def _put_together(
     tasks.groups = groups.tuples
     noted["uneven"] = len(uneven)
     noted["no times"] = all(each.last_timed < 0 for each in posted)
-    return Reading(tasks.graph(), FORMAT, (*remarks, *_remarks(noted, tasks)))
+    return Reading(tasks.graph(), kind.format, (*remarks, *_remarks(noted, tasks, kind)))
 
 
 def _all_to_alls(posted: list[_Posted], groups: _Groups) -> dict[tuple[int, int], dict[int, Entry]]:
@@ -311,10 +372,11 @@ class _Rank:
             if entry.action == Action.COMPUTE:
                 self._compute(index, entry)
             elif entry.action == Action.WAIT:
-                self.before += self.ends.get(self.posted.waits.get(index, -1), [])
+                ends = (self.ends.get(other, []) for other in self.posted.waits.get(index, []))
+                self.before = [*self.before, *(task for tasks in ends for task in tasks)]
                 self._block(entry)
             elif entry.action == Action.BATCH:
-                self._finish(index, entry, self.batch)
+                self._finish(index, entry, [*self.before, *self.batch])
                 self.batch = []
             elif entry.action == Action.COLLECTIVE:
                 self._collective(index, entry, self.posted.group[index])
@@ -328,7 +390,7 @@ class _Rank:
         if self.clock_ns is not None:
             self.job.noted["time runs back"] += entry.start_ns < self.clock_ns
             seconds = float(units.ns(float(entry.start_ns - self.clock_ns))) - self.blocked_s
-            if seconds > 0:
+            if seconds > LEAST_S:
                 self.job.noted["unknown latency"] += self.unknown
                 self._add_computation(f"before {entry.name}", seconds)
         self.clock_ns, self.blocked_s, self.unknown = entry.start_ns, 0.0, 0
@@ -353,11 +415,12 @@ class _Rank:
         self.unknown += entry.latency_s is None
 
     def _finish(self, index: int, entry: Entry, tasks: list[int]) -> None:
-        """Let the rank go on after its tasks, unless a wait names the entry."""
+        """Let the rank go on after `tasks`, which wait for all before, unless a wait names the entry."""
         if index in self.posted.awaited:
             self.ends[index] = tasks
         else:
-            self.before = [*self.before, *tasks]
+            self.before = tasks
+            self.job.noted["never awaited"] += entry.asynchronous
             self._block(entry)
 
     def _collective(self, index: int, entry: Entry, group: int) -> None:
@@ -444,6 +507,10 @@ REMARKS = {
         "messages that the rank neither sends nor receives are skipped",
     ),
     "waits for nothing": ("wait names no entry before it", "waits name no entry before them"),
+    "never awaited": (
+        "asynchronous call has no wait that names it: the rank goes on at its end",
+        "asynchronous calls have no wait that names them: the rank goes on at their ends",
+    ),
     "no root": (
         "collective has no root: its first rank becomes the root",
         "collectives have no root: their first ranks become the roots",
@@ -480,9 +547,9 @@ REMARKS = {
 }
 
 
-def _remarks(noted: Counter, tasks: Tasks) -> tuple[str, ...]:
+def _remarks(noted: Counter, tasks: Tasks, kind: TraceKind) -> tuple[str, ...]:
     if noted["no times"]:
-        times = "no entry has startTime_ns: ranks compute nothing between entries."
+        times = kind.no_times
     else:
         mean = sum(tasks.column("seconds")) / tasks.ranks
         times = f"what passes between start times is computation: with all others {mean:.3g} s on the mean rank."

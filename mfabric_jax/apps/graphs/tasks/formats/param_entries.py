@@ -7,7 +7,9 @@ github.com/facebookresearch/param; et_replay/comm there has the same fields.
 """
 
 import re
+from collections.abc import Callable
 from enum import Enum
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from mfabric_jax import units
@@ -51,9 +53,11 @@ OF_LISTS = ("allgather", "allgatherobject")  # PARAM makes their output of a cop
 UNEVEN = ("allgatherv", "reducescatterv")  # parts of ranks may differ
 ELEMENT_BYTES = {
     **dict.fromkeys(("bool", "byte", "uint8", "int8", "char", "signed char", "unsigned char"), 1),
-    **dict.fromkeys(("half", "float16", "bfloat16", "short", "int16"), 2),
-    **dict.fromkeys(("float", "float32", "int", "int32"), 4),
-    **dict.fromkeys(("double", "float64", "long", "int64"), 8),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"), 1),
+    **dict.fromkeys(("half", "float16", "bfloat16", "short", "int16", "uint16"), 2),
+    **dict.fromkeys(("float", "float32", "int", "int32", "uint32", "complexhalf"), 4),
+    **dict.fromkeys(("double", "float64", "long", "long int", "int64", "uint64", "complexfloat"), 8),
+    "complexdouble": 16,
 }
 EMBEDDING_BYTES = 4  # of an element of an embedding table: FBGEMM's tables are FP32 by default
 GEMM_DIMS = ("mm0_dim0", "mm0_dim1", "mm1_dim0", "mm1_dim1")
@@ -82,6 +86,7 @@ class Entry(NamedTuple):
       empty if all are equal.
     - `peer`: the root of a collective, the other end of a message; None: not stated, `ANY`: any source.
     - `own`: the rank that sends or receives a message. `batched`: whether a BATCH starts it.
+    - `asynchronous`: whether the call returned before its end, where the trace says so.
     - `operations`, `moved`: operations and bytes of memory of a computation; None: not stated.
     """
 
@@ -102,6 +107,7 @@ class Entry(NamedTuple):
     peer: int | None = None
     own: int = -1
     batched: bool = False
+    asynchronous: bool = False
     operations: float | None = None
     moved: float = 0.0
 
@@ -131,6 +137,32 @@ class Entry(NamedTuple):
             return True
         small, large = (self.sent, self.received) if self.op == Op.ALL_GATHER else (self.received, self.sent)
         return large == small * members
+
+
+class RecordedTrace(NamedTuple):
+    """What a file of a trace holds.
+
+    - `by_rank`: the entries of each rank; None: a rank that the file does not state.
+    - `ranks`: ranks of the job, as far as the file says. `remarks`: what it lacks, and what is not read.
+    """
+
+    by_rank: dict[int | None, list[Entry]]
+    ranks: int = 0
+    remarks: tuple[str, ...] = ()
+
+
+class TraceKind(NamedTuple):
+    """A kind of trace of what ranks posted.
+
+    - `tells`: whether the first bytes of a file are those of one.
+    - `read`: the trace in a file, by its path and the rank that its name states.
+    - `no_times`: the remark on a trace without times.
+    """
+
+    format: str
+    tells: Callable[[bytes], bool]
+    read: Callable[[Path, int | None], RecordedTrace]
+    no_times: str = "no entry has startTime_ns: ranks compute nothing between entries."
 
 
 def entry_of(fields: Any, spot: Spot) -> Entry:

@@ -3,11 +3,24 @@
 import dataclasses
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mfabric_jax import checks
-from mfabric_jax.apps.graphs.tasks.formats import chakra, chakra_write, files, flexflow, goal, htsim, own, param, simai
+from mfabric_jax.apps.graphs.tasks.formats import (
+    chakra,
+    chakra_write,
+    execution_trace,
+    files,
+    flexflow,
+    goal,
+    htsim,
+    kineto,
+    own,
+    param,
+    simai,
+)
 from mfabric_jax.apps.graphs.tasks.formats.files import Reading, Supplied
 from mfabric_jax.apps.graphs.tasks.graph import TaskGraph
 from mfabric_jax.checks import InputError
@@ -30,6 +43,7 @@ class _Format(NamedTuple):
 
 
 COMPUTED = ("tflops", "memory_gigabytes_per_s")
+RECORDED = {kineto.KIND: ("ranks",), execution_trace.KIND: ("ranks",), param.KIND: ("ranks", *COMPUTED)}
 OWN_JSON = "mfabric tasks, JSON"
 READERS = {
     "Chakra": _Format(".et", chakra.read, chakra.tells, ("ranks", "communicators", *COMPUTED), chakra.is_set),
@@ -37,12 +51,14 @@ READERS = {
     "GOAL": _Format(".goal", goal.read, goal.tells),
     "htsim connection matrix": _Format(".cm", htsim.read, htsim.tells, ("unbounded_bytes",)),
     "SimAI workload": _Format("", simai.read, simai.tells, ("ranks",)),
-    param.FORMAT: _Format("", param.read, param.tells, ("ranks", *COMPUTED), param.is_set),
+    **{
+        kind.format: _Format("", partial(param.read, kind=kind), kind.tells, takes, partial(param.is_set, kind=kind))
+        for kind, takes in RECORDED.items()
+    },
     OWN_JSON: _Format("", own.read_json, own.tells),
     "mfabric tasks, parquet": _Format(".parquet", own.read_parquet),
 }
 NO_TASKS = {  # files that lie beside task graphs but are none: pattern of the contents, description
-    rb'\s*\{\s*"schema".*"nodes"\s*:': "a PyTorch execution trace, the input of Chakra's converter: convert it to .et",
     rb'\s*\{\s*("[^"]*"\s*:\s*\[[\d\s,]*\]\s*,?\s*)+\}?': "a list of communicators: give the .et files beside it",
     rb"(\[rank[^\n]*\n)?comm_type,comm_group": "AICB's log of a run, which lacks dependencies: give its .txt",
     rb"\s*\[\s*\[": "a matrix of weights, which is traffic: use it with --trace",

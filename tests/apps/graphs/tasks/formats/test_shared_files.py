@@ -15,7 +15,6 @@ from tests.apps.graphs.tasks.formats import contents
 REFUSED = {
     "chakra_et/et_generator/one_comm_recv_node.0.et": "is a message, which needs a set",
     "chakra_et/et_generator/one_comm_send_node.0.et": "is a message, which needs a set",
-    "chakra_et/mlcommons_feeder_test/pytorch_et_1.0.2-chakra.0.0.4.json.xz": "the input of Chakra's converter",
     "chakra_et/stg_moe_dp2tp2pp2ep2_16npus/workload.json": "a list of communicators",
     "goal/schedgen_resnet152_16r.goal": "640 of 640 receives have no send",
     "htsim_cm/gen_butterfly_16n_g8_1MB.cm": "must have 32 rows of triggers, the number it declares, got 31",
@@ -24,6 +23,7 @@ REFUSED = {
 }
 CUSTOM = "chakra_et/custom_ring_allreduce_8npus_1MB/custom_allreduce.0.et"
 STG = "chakra_et/stg_moe_dp2tp2pp2ep2_16npus/workload.0.et"
+EXECUTION = "chakra_et/mlcommons_feeder_test/pytorch_et_1.0.2-chakra.0.0.4.json.xz"
 REAL = "chakra_et/mlcommons_feeder_test/chakra.0.et.xz"
 
 
@@ -106,6 +106,17 @@ def test_chakra_files_are_as_their_summary_says(summary, reading):
         assert moved == {key: size for key, size in said["coll_bytes"].items() if size}, name
         if name != REAL:
             assert depth == said["depth_nodes"], name
+
+
+def test_a_real_execution_trace_holds_ten_small_all_gathers(reading):
+    graph, name, remarks = reading(EXECUTION)
+    assert (graph.ranks, graph.tasks, name) == (2, 2 * 10, "PyTorch execution trace")
+    assert (graph.op == Op.ALL_GATHER).all()
+    assert (graph.bytes == 2 * 4).all()  # a float of each of 2 ranks
+    assert remarks[1:] == (
+        "243 nodes without communication not read: these traces have no times.",
+        "an execution trace has no times: ranks compute nothing.",
+    )
 
 
 def test_the_real_trace_is_mended_as_much_as_its_summary_says(summary, reading):
