@@ -149,7 +149,7 @@ def test_a_lead_within_all_that_may_be_wrong_is_not_separable():
     assert far.conclusion == (
         f"Best by dollars a token: tree, 400 Gbps. Next is rail, 400 Gbps, {sure}, outside the error."
     )
-    doubts = "Error of the difference to the next, by source: kernels, links and traffic "
+    doubts = f"Error of {percent(half - 1, signed=True)}, by source: kernels, links and traffic "
     ends = percent(half - 1, signed=True)
     assert middle.remarks[0].startswith(
         f"{doubts}{ends[:-1]} to {ends}; the model {percent(error)} (8 in 10 of {ratio_errors().count} "

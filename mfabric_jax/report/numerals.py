@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 MISSING = "-"
-_DIGITS, _EXACT, _CLEAN = 3, 5, 12  # significant digits: rounded, exact, without noise
+_DIGITS, _EXACT, _CLEAN = 3, 4, 12  # significant digits: rounded, exact, without noise
 _SMALLEST_POWER, _LARGEST_POWER = -5, 9  # powers of ten; numbers outside are printed with an exponent
 LARGEST = 1e150  # differences and ratios of numbers between SMALLEST
 SMALLEST = 1e-150  # and LARGEST are finite

@@ -277,7 +277,10 @@ def _conclusion(shown: Sequence[Design], column: str) -> str:
 
 def _doubts(shown: Sequence[Design], column: str) -> Iterator[str]:
     """The error of the difference to the next design, and what would make it smaller."""
-    over = shown[1].over(shown[0], column)
+    behind = [design.over(shown[0], column) for design in shown[1:]]
+    over = next((ratio for ratio in behind if ratio.ends != (1.0, 1.0)), None)
+    if over is None:  # the model cannot tell them apart, whatever is measured
+        return
     ratios = ratio_errors()
     timed = shown[0].mean[TIME] > 0
     error = (
@@ -292,7 +295,7 @@ def _doubts(shown: Sequence[Design], column: str) -> Iterator[str]:
         QUOTES: "other quoted prices {}",
     }
     each = [words[name].format(f"{' to '.join(_percent_texts(ends))}%") for name, ends in over.by.items()]
-    yield f"Error of the difference to the next, by source: {'; '.join(each)}."
+    yield f"Error of {percent(over.ratio - 1, signed=True)}, by source: {'; '.join(each)}."
     if not over.separable:
         largest = max(over.by, key=lambda name: over.by[name][1] - over.by[name][0])
         tries = [_TRY[name] for name in over.undone_by or [largest]]

@@ -137,7 +137,7 @@ def test_a_number_that_was_varied_has_a_chart_and_repeats_are_averaged(page):
     text = page([place | {"fabric": f, "policy": f[:2], "delay_s": d, "iteration_s": 1.2345 + d} for f, d in varied])
     said = tips(charts(text)["Sensitivity: iteration_s against delay_s"])
     assert len(said) == 4
-    assert "mFabric, delay_s 0.1: 1.3345" in said[2]
+    assert "mFabric, delay_s 0.1: 1.33" in said[2]
     assert "No charts of a comparison: rows hold two results for m on topoopt" in plain_words(text)
     assert "A line for each fabric." in text
 

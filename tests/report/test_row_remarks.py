@@ -28,7 +28,7 @@ SLOW = (
 KEPT = "--set circuits.reconfigure=span --set circuits.span.length=run"
 WAITS = "Warning: on {} with telescent, m waits for the optical switch for {} of an iteration{}: it "
 WITHOUT_BUBBLE = (
-    f"{WAITS.format('mfabric', '97.7%', ' without its bubble (103.79 of 106.27 s)')}is too slow for circuits that "
+    f"{WAITS.format('mfabric', '97.7%', ' without its bubble (104 of 106 s)')}is too slow for circuits that "
     f"follow the traffic; keep circuits ({KEPT}) or take a faster switch."
 )
 SCHEDULED = (
