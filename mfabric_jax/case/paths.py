@@ -65,7 +65,8 @@ def of_text(kind: Any, text: str) -> Any:
         except ValueError:
             continue
     tried += [word == "true"] if word in ("true", "false") else []
-    tried += [tuple(part.strip() for part in word.split("+"))] if "+" in word else [(word,)]
+    listed = tuple(part.strip() for part in word.split("+"))
+    tried += [*_as_numbers(listed), listed]
     tried += [word]
     for value in tried:
         try:
@@ -73,6 +74,13 @@ def of_text(kind: Any, text: str) -> Any:
         except NOT_OF_KIND:
             continue
     return tried[0] if isinstance(tried[0], int | float) else word
+
+
+def _as_numbers(listed: tuple[str, ...]) -> list[tuple[float, ...]]:
+    try:
+        return [tuple(map(float, listed))]
+    except ValueError:
+        return []
 
 
 def convert_value(path: str, kind: Any, value: Any) -> Any:
@@ -153,7 +161,8 @@ def words(kind: Any) -> str:
         if typing.get_origin(part) is typing.Literal:
             texts += [str(value) for value in typing.get_args(part)]
         elif typing.get_origin(part) is tuple:
-            texts.append("FIRST-LAST" if typing.get_args(part) == (int, int) else "a list")
+            ends, inner = typing.get_args(part) == (int, int), typing.get_args(part)[0]
+            texts.append("FIRST-LAST" if ends else "a list" if inner is str else f"a list, each {words(inner)}")
         elif part is not type(None):
             plain = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
             number = f" {bounds}" if part in (int, float) and bounds else ""
