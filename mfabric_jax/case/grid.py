@@ -23,6 +23,7 @@ from mfabric_jax.case.paths import (
     build,
     file_values,
     flat,
+    in_row,
     is_axis,
     is_chosen,
     merge_statements,
@@ -177,7 +178,7 @@ class Cases:
     def differences(self, case: Case, shown: Container[str] = ()) -> dict[str, Any]:
         """Return the values of one case at the paths that vary, except `shown` paths."""
         values = flat(case)
-        return {path: values.get(path) for path in self.varied if path not in shown}
+        return {path: in_row(path, values.get(path)) for path in self.varied if path not in shown}
 
     def _repr_html_(self) -> str:
         first = itertools.islice((flat(case) for case in self), MOST)

@@ -162,7 +162,8 @@ def words(kind: Any) -> str:
             texts += [str(value) for value in typing.get_args(part)]
         elif typing.get_origin(part) is tuple:
             ends, inner = typing.get_args(part) == (int, int), typing.get_args(part)[0]
-            texts.append("FIRST-LAST" if ends else "a list" if inner is str else f"a list, each {words(inner)}")
+            several = f"a list, each {words(inner)}" if _bounds(inner) else "a list"
+            texts.append("FIRST-LAST" if ends else several)
         elif part is not type(None):
             plain = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
             number = f" {bounds}" if part in (int, float) and bounds else ""
@@ -358,6 +359,8 @@ def read_statement(tables: Mapping[str, Any], where: str = "", *, text: bool = F
     _collect(tables, "", statement, where)
     for path, value in statement.items():
         setting, value = settings()[path], policies.spread(value) if path == POLICY else value
+        if text and setting.listed and isinstance(value, list) and any("+" in word for word in value):
+            value = [of_text(setting.kind, word) for word in value]
         if not is_axis(path, value):
             statement[path] = check(setting, value, where, text)
             continue
@@ -441,6 +444,14 @@ def check(setting: Leaf | SettingChoice, value: Any, where: str = "", text: bool
         raise InputError(f"{where}{POLICY} must be the name of a policy, or a function, got {format_value(value)}.")
     value = of_text(setting.kind, value) if text and isinstance(value, str) else value
     return convert_value(f"{where}{setting.path}", setting.kind, value)
+
+
+def in_row(path: str, value: Any) -> Any:
+    """Return a setting's value as rows hold it: a list as on a command line, 1+0.5 or FIRST-LAST."""
+    if not isinstance(value, tuple):
+        return value
+    by = "-" if words(settings()[path].kind).startswith("FIRST-LAST") else "+"
+    return by.join(f"{item:g}" if isinstance(item, float) else str(item) for item in value)
 
 
 # ------------------------------------------------------------------------------------------------------------- layers

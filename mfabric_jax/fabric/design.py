@@ -102,6 +102,7 @@ class Fabric(ABC):
         """
         optics, links, gpus = self.about.optics, self.links(site), site.gpus_per_server
         self.check_ratio(site.network.oversubscription, links)
+        self.check_speeds(site.network.rail_speeds, site.server_nics)
         if (regions is None) != (optics.wires is None):
             detail = "regions was not given" if regions is None else f"regions was {list(np.shape(regions))}"
             raise InputError(f"{self.name} {'has no' if optics.wires is None else 'needs'} circuits; {detail}.")
@@ -126,7 +127,7 @@ class Fabric(ABC):
             nic_use=use,
             regions=regions,
             mesh=mesh and mesh.present,
-            speeds=site.rail_speeds,
+            speeds=site.network.rail_speeds,
             phases=self.phases,
             **{"pxn": links.pxn, "link_delay_s": site.network.link_delay_s} | fields,
         )
@@ -140,7 +141,7 @@ class Fabric(ABC):
                 f"{oversubscription:g}."
             )
 
-    def check_speeds(self, speeds: Sequence[float], nics: int | None) -> None:
+    def check_speeds(self, speeds: Sequence[float], nics: Any) -> None:
         """Raise `Misfit` for NICs of unequal bandwidth that do not fit a server, or that the fabric does not model."""
         if not speeds:
             return
@@ -150,7 +151,7 @@ class Fabric(ABC):
                 f"oversub-fat-tree, rail-optimized, rail-only and multi-plane; leave it empty on {self.name}, got "
                 f"{list(speeds)}."
             )
-        if len(speeds) != nics or max(speeds) != 1:
+        if np.any(len(speeds) != np.asarray(nics)) or max(speeds) != 1:
             raise Misfit(
                 f"network.rail_speeds must have {nics} numbers up to 1, a speed for each NIC of a server "
                 f"(network.nics), and 1 for the fastest, got {list(speeds)}."

@@ -90,15 +90,9 @@ class FabricSite:
         return self.gpus_per_server if self.nics is None else self.nics
 
     @property
-    def rail_speeds(self) -> tuple[float, ...]:
-        """Bandwidth of each NIC of a server over `nic_gbps`, in order; empty: all are equal."""
-        speeds = self.network.rail_speeds
-        return speeds if len(set(speeds)) > 1 else ()
-
-    @property
     def share_by_speed(self) -> dict[float, float]:
         """The share of a server's NICs that have each bandwidth over `nic_gbps`, the fastest first."""
-        speeds = self.rail_speeds
+        speeds = self.network.rail_speeds
         return {each: speeds.count(each) / len(speeds) for each in sorted(set(speeds), reverse=True)} or {1: 1}
 
     @property
