@@ -359,7 +359,13 @@ def read_statement(tables: Mapping[str, Any], where: str = "", *, text: bool = F
     _collect(tables, "", statement, where)
     for path, value in statement.items():
         setting, value = settings()[path], policies.spread(value) if path == POLICY else value
-        if text and setting.listed and isinstance(value, list) and any("+" in word for word in value):
+        if (
+            text
+            and isinstance(setting, Leaf)
+            and setting.listed
+            and isinstance(value, list)
+            and any("+" in word for word in value)
+        ):
             value = [of_text(setting.kind, word) for word in value]
         if not is_axis(path, value):
             statement[path] = check(setting, value, where, text)
@@ -450,7 +456,8 @@ def in_row(path: str, value: Any) -> Any:
     """Return a setting's value as rows hold it: a list as on a command line, 1+0.5 or FIRST-LAST."""
     if not isinstance(value, tuple):
         return value
-    by = "-" if words(settings()[path].kind).startswith("FIRST-LAST") else "+"
+    setting = settings()[path]
+    by = "-" if isinstance(setting, Leaf) and words(setting.kind).startswith("FIRST-LAST") else "+"
     return by.join(f"{item:g}" if isinstance(item, float) else str(item) for item in value)
 
 
