@@ -78,7 +78,8 @@ def of_text(kind: Any, text: str) -> Any:
 
 def _as_numbers(listed: tuple[str, ...]) -> list[tuple[float, ...]]:
     try:
-        return [tuple(map(float, listed))]
+        numbers = tuple(map(float, listed))
+        return [tuple(int(each) if each.is_integer() else each for each in numbers)]
     except ValueError:
         return []
 
