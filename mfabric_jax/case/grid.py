@@ -23,6 +23,7 @@ from mfabric_jax.case.paths import (
     build,
     file_values,
     flat,
+    in_row,
     is_axis,
     is_chosen,
     merge_statements,
@@ -110,7 +111,7 @@ OTHER_CIRCUIT_SETTINGS = {
 OF_GRAPHS = ("network.graph", "network.on-graph.relay", "network.on-graph.ranks")
 IN_GRAPHS = (  # settings that the file of a graph replaces
     *("network.nics", "network.tiers", "network.radix", "network.oversubscription", "network.oversubscribed_at"),
-    *("network.nic_use", "network.gpu_tbps", "network.leaf_servers"),
+    *("network.nic_use", "network.gpu_tbps", "network.leaf_servers", "network.rail_speeds"),
 )
 OF_COMPUTING = ("gpu.bf16_tflops", "gpu.fp8_tflops", "gpu.memory_gigabytes", "gpu.memory_gigabytes_per_s")
 OF_BILLS: tuple[str, ...] = (  # settings of costs and failures
@@ -177,7 +178,7 @@ class Cases:
     def differences(self, case: Case, shown: Container[str] = ()) -> dict[str, Any]:
         """Return the values of one case at the paths that vary, except `shown` paths."""
         values = flat(case)
-        return {path: values.get(path) for path in self.varied if path not in shown}
+        return {path: in_row(path, values.get(path)) for path in self.varied if path not in shown}
 
     def _repr_html_(self) -> str:
         first = itertools.islice((flat(case) for case in self), MOST)

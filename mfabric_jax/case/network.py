@@ -258,8 +258,15 @@ class Network(SettingsGroup, frozen=True):
         str | None, doc("The file of the graph if fabric is graph (docs/formats.md#graphs).", file=True)
     ] = None
     nic_gbps: Annotated[
-        Amount, doc("Bandwidth of every NIC [Gbps]; prices are known from 100 to 800.", traced=True, flag="--nic-gbps")
+        Amount, doc("Bandwidth of a NIC [Gbps]; prices are known from 100 to 800.", traced=True, flag="--nic-gbps")
     ] = 400.0
+    rail_speeds: Annotated[
+        tuple[Share, ...],
+        doc(
+            "Bandwidth of each NIC of a server over nic_gbps, in order; the fastest has 1, so 1+1+0.5+0.5 is two NICs"
+            " of nic_gbps and two of half of it (empty: all have nic_gbps)."
+        ),
+    ] = ()
     nic_use: Annotated[
         NicUse, doc("own: each GPU uses its own NIC; pooled: the GPUs of a server share its NICs.", flag="--nic-use")
     ] = "own"

@@ -65,7 +65,8 @@ def of_text(kind: Any, text: str) -> Any:
         except ValueError:
             continue
     tried += [word == "true"] if word in ("true", "false") else []
-    tried += [tuple(part.strip() for part in word.split("+"))] if "+" in word else [(word,)]
+    listed = tuple(part.strip() for part in word.split("+"))
+    tried += [*_as_numbers(listed), listed]
     tried += [word]
     for value in tried:
         try:
@@ -73,6 +74,14 @@ def of_text(kind: Any, text: str) -> Any:
         except NOT_OF_KIND:
             continue
     return tried[0] if isinstance(tried[0], int | float) else word
+
+
+def _as_numbers(listed: tuple[str, ...]) -> list[tuple[float, ...]]:
+    try:
+        numbers = tuple(map(float, listed))
+        return [tuple(int(each) if each.is_integer() else each for each in numbers)]
+    except ValueError:
+        return []
 
 
 def convert_value(path: str, kind: Any, value: Any) -> Any:
@@ -153,7 +162,9 @@ def words(kind: Any) -> str:
         if typing.get_origin(part) is typing.Literal:
             texts += [str(value) for value in typing.get_args(part)]
         elif typing.get_origin(part) is tuple:
-            texts.append("FIRST-LAST" if typing.get_args(part) == (int, int) else "a list")
+            ends, inner = typing.get_args(part) == (int, int), typing.get_args(part)[0]
+            several = f"a list, each {words(inner)}" if _bounds(inner) else "a list"
+            texts.append("FIRST-LAST" if ends else several)
         elif part is not type(None):
             plain = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
             number = f" {bounds}" if part in (int, float) and bounds else ""
@@ -349,6 +360,14 @@ def read_statement(tables: Mapping[str, Any], where: str = "", *, text: bool = F
     _collect(tables, "", statement, where)
     for path, value in statement.items():
         setting, value = settings()[path], policies.spread(value) if path == POLICY else value
+        if (
+            text
+            and isinstance(setting, Leaf)
+            and setting.listed
+            and isinstance(value, list)
+            and any("+" in word for word in value)
+        ):
+            value = [of_text(setting.kind, word) for word in value]
         if not is_axis(path, value):
             statement[path] = check(setting, value, where, text)
             continue
@@ -432,6 +451,15 @@ def check(setting: Leaf | SettingChoice, value: Any, where: str = "", text: bool
         raise InputError(f"{where}{POLICY} must be the name of a policy, or a function, got {format_value(value)}.")
     value = of_text(setting.kind, value) if text and isinstance(value, str) else value
     return convert_value(f"{where}{setting.path}", setting.kind, value)
+
+
+def in_row(path: str, value: Any) -> Any:
+    """Return a setting's value as rows hold it: a list as on a command line, 1+0.5 or FIRST-LAST."""
+    if not isinstance(value, tuple):
+        return value
+    setting = settings()[path]
+    by = "-" if isinstance(setting, Leaf) and words(setting.kind).startswith("FIRST-LAST") else "+"
+    return by.join(f"{item:g}" if isinstance(item, float) else str(item) for item in value)
 
 
 # ------------------------------------------------------------------------------------------------------------- layers

@@ -80,7 +80,7 @@ class NetworkOf(eqx.Module):
         fields = {
             "goodput": typed["goodput"] * used.receiver_goodput,
             "acks": used.acks_back,
-            "latency_s": used.path_s(links, link_delay_s, group.nic_Bps),
+            "latency_s": used.path_s(links, link_delay_s, group.nic_Bps * min(group.speeds, default=1)),
             "alpha_s": typed["alpha_s"],
             "nvlink_Bps": nvlink_Bps * shares.ring_nvlink,
             "inside_Bps": nvlink_Bps * shares.nvlink,

@@ -55,6 +55,8 @@ class Cluster:
     - `nic_gbps`: bandwidth of every NIC and circuit, per direction; `goodput`: the fraction that is payload.
     - `nvswitch_gigabytes_per_s`: bandwidth of a GPU to its server's NVSwitch, per direction.
     - `tree`: switch tree over `tree.hosts / servers` NICs of each server; None: no NICs on packet switches.
+    - `speeds`: bandwidth of each NIC of a server over `nic_gbps`, in order; empty: all are equal. The uplinks of a
+      switch together carry the bandwidth of the NICs below it over the oversubscription.
     - `rails`: NICs of equal rank share edge switches, instead of the NICs of a server.
     - `pxn`: data crosses the NVSwitch to the NIC of the destination's rank before it leaves the server.
     - `nic_use`: "own": each GPU uses its own NIC; "pooled": a server's NICs carry any of its data.
@@ -80,6 +82,7 @@ class Cluster:
     link_delay_s: float = LINK_DELAY_S
     goodput: float = 1.0
     phases: bool = False
+    speeds: tuple[float, ...] = ()
 
     def __post_init__(self):
         whole("servers", self.servers)
@@ -92,6 +95,8 @@ class Cluster:
         if self.tree is not None and self.tree.hosts % self.servers:
             raise InputError(f"the {self.tree.hosts} hosts of the tree must divide evenly over {self.servers} servers.")
         check_own_nics(self.nic_use, self.nics, self.gpus_per_server)
+        if self.speeds and len(positive("speeds", self.speeds)) != self.nics:
+            raise InputError(f"speeds must be {self.nics} numbers, one per NIC of a server, got {list(self.speeds)}.")
         if self.regions is not None:
             self._check_regions(self.regions)
 
@@ -206,10 +211,14 @@ class Cluster:
         runs = [("nvswitch up", gpu, nvswitch, inside), ("nvswitch down", nvswitch, gpu, inside)]
         if self.tree is not None:
             host_gpu, edge = self.host_gpu, self.gpus + self.servers + self.tree.edge_of(np.arange(self.tree.hosts))
-            port = np.full(self.tree.hosts, self.nic_Bps)
+            port = np.full(self.tree.hosts, self.nic_Bps) * self.host_speeds
             runs += [("nic up", host_gpu, edge, port), ("nic down", edge, host_gpu, port)]
             between = self.nic_Bps * self.tree.width
-            runs += [(kind, tail, head, np.full(len(tail), between)) for kind, tail, head in switch_links]
+            wide = self.tree.means_above(self.host_speeds)
+            runs += [
+                (kind, tail, head, np.full(len(tail), between) * wide[kind.split()[0]])
+                for kind, tail, head in switch_links
+            ]
         table = self.circuits
         ends = (self._optics + server_ for server_ in (table.src, table.dst))
         tail, head, rate = *ends, table.count * self.nic_Bps
@@ -233,6 +242,14 @@ class Cluster:
         gpu = np.zeros(self.nic_tree.hosts, np.int64)
         gpu[self.host(server, nic)] = server * self.gpus_per_server + self.at_gpu(nic, self.first_electrical_gpu)
         return gpu
+
+    @cached_property
+    def host_speeds(self) -> np.ndarray:
+        """Bandwidth of the NIC at each host port of the tree, over `nic_gbps`."""
+        speed = np.ones(self.nic_tree.hosts)
+        for nic, own in enumerate(self.speeds):
+            speed[self.host(np.arange(self.servers), np.full(self.servers, nic))] = own
+        return speed
 
     @cached_property
     def network(self) -> FabricGraph:

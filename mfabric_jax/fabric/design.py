@@ -6,7 +6,7 @@ A fabric is one file with one instance, and one line in `case/network.py`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import DIRECT_LINK, PartGroup
 from mfabric_jax.fabric.on_tree import attachment_of, nic_tree, on_switches
 from mfabric_jax.fabric.site import (
+    NO_OPTICS,
     NVSWITCH_GIGABYTES_PER_S,
     SERVER_GPUS,
     About,
@@ -47,8 +48,11 @@ class Fabric(ABC):
     - `name`, `summary`, `reconfigures`, `phases`, `policy`: as in `About` and `Optics`.
     - `domain_gpus`: default GPUs of a scale-up domain, which the GPU may override; None: the fabric has servers.
     - `gpus_per_server`: default GPUs of a server or scale-up domain.
+    - `unequal_nics`: the NICs of a server may differ in bandwidth (`network.rail_speeds`).
     - `leaves_spares`: settings give the size of a domain, so a job may leave some of its GPUs idle.
     """
+
+    unequal_nics = False
 
     def __init__(self, about: About):
         self.about = about
@@ -98,6 +102,7 @@ class Fabric(ABC):
         """
         optics, links, gpus = self.about.optics, self.links(site), site.gpus_per_server
         self.check_ratio(site.network.oversubscription, links)
+        self.check_speeds(site.network.rail_speeds, site.server_nics)
         if (regions is None) != (optics.wires is None):
             detail = "regions was not given" if regions is None else f"regions was {list(np.shape(regions))}"
             raise InputError(f"{self.name} {'has no' if optics.wires is None else 'needs'} circuits; {detail}.")
@@ -122,6 +127,7 @@ class Fabric(ABC):
             nic_use=use,
             regions=regions,
             mesh=mesh and mesh.present,
+            speeds=site.network.rail_speeds,
             phases=self.phases,
             **{"pxn": links.pxn, "link_delay_s": site.network.link_delay_s} | fields,
         )
@@ -133,6 +139,22 @@ class Fabric(ABC):
             raise Misfit(
                 f"network.oversubscription must be auto or 1 on {self.name}, which has no switch tree, got "
                 f"{oversubscription:g}."
+            )
+
+    def check_speeds(self, speeds: Sequence[float], nics: Any) -> None:
+        """Raise `Misfit` for NICs of unequal bandwidth that do not fit a server, or that the fabric does not model."""
+        if not speeds:
+            return
+        if not self.unequal_nics:
+            raise Misfit(
+                f"network.rail_speeds needs servers whose NICs are all on switch trees, as on fat-tree, "
+                f"oversub-fat-tree, rail-optimized, rail-only and multi-plane; leave it empty on {self.name}, got "
+                f"{list(speeds)}."
+            )
+        if np.any(len(speeds) != np.asarray(nics)) or max(speeds) != 1:
+            raise Misfit(
+                f"network.rail_speeds must have {nics} numbers up to 1, a speed for each NIC of a server "
+                f"(network.nics), and 1 for the fastest, got {list(speeds)}."
             )
 
     def check_sharp(self, links: FabricLinks) -> None:
@@ -190,6 +212,10 @@ class Fabric(ABC):
 
 class OnTree(Fabric):
     """All NICs on one switch tree."""
+
+    @property
+    def unequal_nics(self) -> bool:  # type: ignore[override]
+        return self.about.domains is None and self.about.optics is NO_OPTICS
 
     def links(self, site: FabricSite) -> FabricLinks:
         return FabricLinks(nic_tree(site, self.about.ratio), nic_use=None if self.about.domains is None else "own")

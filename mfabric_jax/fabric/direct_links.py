@@ -210,6 +210,7 @@ class DirectLinks(eqx.Module, LinkRates):
     nic_use = "pooled"
     reconfigures = pxn = own_ports = phases = shares_links = over_graph = False
     oversubscription = None
+    speeds = ()
     forwards = True  # servers forward bytes of others
     delay_s = 0.0
     latency_s = 0.0

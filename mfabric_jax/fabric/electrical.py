@@ -13,6 +13,7 @@ from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.failures import CUT_OFF, NO_OPTICS, ONE_NETWORK, ONE_PLANE, ONE_SPINE, PLANES, Degraded, Failure
 from mfabric_jax.fabric.nic_use import NIC_USES, Handover
 from mfabric_jax.fabric.tree import UP
+from mfabric_jax.support.array_module import array_module
 from mfabric_jax.support.arrays import FloatScalar
 
 
@@ -39,6 +40,8 @@ class Electrical(eqx.Module):
       the switch; None: edge switches do not limit, or `leaves` says how they do.
     - `leaves`: the whole cluster on an oversubscribed tree whose edge switches hold several servers
       (`routing.graphs`); `damage`: what a failure takes from it.
+    - `speeds`: bandwidth of each NIC of a server over `nic_gbps`, in order; empty: all are equal. GPUs that use their
+      own NICs send equal parts of gradients and activations, so the slowest decides; pooled NICs carry parts by speed.
     - `ring_nics`, `stage_nics`: NICs with which a server on `leaves` sends gradients, and activations to the next
       stage, if all servers do so at the same time; None until `routing.graphs.add_rates` computes them.
     - `nic_use`: "own": each GPU uses its own NIC; "pooled": all NICs of the server carry any of its data.
@@ -61,6 +64,7 @@ class Electrical(eqx.Module):
     damage: Damage = eqx.field(static=True, default=Damage())
     ring_nics: Any = None
     stage_nics: Any = None
+    speeds: tuple[float, ...] = eqx.field(static=True, default=())
 
     reconfigures = phases = own_ports = forwards = over_graph = False
     delay_s = 0.0
@@ -72,6 +76,8 @@ class Electrical(eqx.Module):
         if self.oversubscription is not None:
             positive("oversubscription", self.oversubscription)
         one_of("nic_use", self.nic_use, NIC_USES)
+        if self.speeds and len(positive("speeds", self.speeds)) != self.nics:
+            raise InputError(f"speeds must be {self.nics} numbers, one per NIC of a server, got {list(self.speeds)}.")
         if self.pxn and self.nic_use != "own":
             raise InputError(f"pxn uses the NIC of the destination's rank; nic_use must be own, got {self.nic_use!r}.")
 
@@ -103,7 +109,15 @@ class Electrical(eqx.Module):
         """Bandwidth of a server on the ring of its stage, per direction [bytes/s]."""
         if self.ring_nics is not None:
             return self.ring_nics * self.nic_Bps
-        everything = self.nics * self.nic_Bps
+        if not self.speeds or self.nic_use == "pooled":
+            return self.together_Bps
+        slowest = self.nics * min(self.speeds) * self.nic_Bps
+        return array_module(slowest, self.together_Bps).minimum(slowest, self.together_Bps)
+
+    @property
+    def together_Bps(self):
+        """Bandwidth of all NICs of a server together, through its edge switch [bytes/s]."""
+        everything = (sum(self.speeds) or self.nics) * self.nic_Bps
         return everything if self.oversubscription is None else everything / self.oversubscription
 
     @property
@@ -120,7 +134,12 @@ class Electrical(eqx.Module):
         return reasons | {"electrical-nics": ONE_NETWORK}
 
     def after_failure(self, hit: Failure) -> Degraded:
-        """Return the group after a failure; a spare replaces a failed server."""
+        """Return the group after a failure; a spare replaces a failed server.
+
+        Raise `InputError` if NICs differ in bandwidth.
+        """
+        if self.speeds:
+            raise InputError(f"a failure needs NICs of equal bandwidth; speeds must be empty, got {list(self.speeds)}.")
         if self.leaves is not None:
             return self._tree_after_failure(self.leaves, hit)
         kind, nics, spare = hit.kind, self.nics, hit.kind == "gpu"

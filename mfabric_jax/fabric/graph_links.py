@@ -35,6 +35,7 @@ class GraphLinks(eqx.Module, LinkRates):
     reconfigures = phases = pxn = own_ports = forwards = False
     shares_links = over_graph = True
     oversubscription = mesh = None
+    speeds = ()
     delay_s = 0.0
     latency_s = 0.0
     handover: ClassVar[tuple[Handover, Handover]] = ("none", "none")

@@ -51,7 +51,7 @@ def on_switches(site: FabricSite, nic_gbps: Any, links: FabricLinks) -> Electric
     assert links.tree is not None
     nics, use = site.server_nics, "own" if links.pxn else links.nic_use or site.network.nic_use
     check_own_nics(use, nics, site.gpus_per_server)
-    own: dict[str, Any] = {"nic_use": use, "pxn": links.pxn}
+    own: dict[str, Any] = {"nic_use": use, "pxn": links.pxn, "speeds": site.network.rail_speeds}
     ratio = links.tree.oversubscription
     if ratio == 1:
         return views.Electrical(nic_gbps, nics, **own)
@@ -60,5 +60,6 @@ def on_switches(site: FabricSite, nic_gbps: Any, links: FabricLinks) -> Electric
     tree = dataclasses.replace(links.tree, hosts=site.servers * nics)
     if tree.edges_per_part == 1:
         return views.Electrical(nic_gbps, nics, **own)
-    leaves = Cluster("", site.servers, 1.0, gpus_per_server=site.gpus_per_server, tree=tree, rails=links.rails, **own)
+    whole: dict[str, Any] = {"gpus_per_server": site.gpus_per_server, "tree": tree, "rails": links.rails}
+    leaves = Cluster("", site.servers, 1.0, **whole, **own)
     return views.Electrical(nic_gbps, nics, leaves=leaves, **own)

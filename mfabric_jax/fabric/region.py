@@ -53,6 +53,7 @@ class Region(eqx.Module):
     reconfigures = has_paths = True
     pxn = forwards = phases = shares_links = over_graph = False
     oversubscription = None
+    speeds = ()
     nic_use = "pooled"
     latency_s = 0.0
 

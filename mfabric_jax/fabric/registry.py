@@ -93,29 +93,36 @@ def _site(name: str, gpus: int | None, settings: dict[str, Any]) -> FabricSite:
 def site_table(on: Fabric, site: FabricSite, nic_gbps: Any, prices: Prices) -> list[dict[str, Any]]:
     """Return the `cost_table` of a site."""
     rows: list[dict[str, Any]] = []
-    for to, part, count in _count_parts(on, site, bool(prices.rack_switch_per_server)):
-        unit = prices.price_of(part, nic_gbps)
+    for to, part, count, speed in _count_parts(on, site, bool(prices.rack_switch_per_server)):
+        unit = prices.price_of(part, nic_gbps * speed)
         dollars = None if unit is None else 1.0 * count * unit  # integers of a file may exceed those of arrays
         rows.append({"attached_to": to, "part": part, "count": count, "unit_usd": unit, "usd": dollars})
     return rows
 
 
-def _count_parts(on: Fabric, site: FabricSite, rack: bool) -> list[tuple[str, str, Any]]:
+def _count_parts(on: Fabric, site: FabricSite, rack: bool) -> list[tuple[str, str, Any, float]]:
+    """Return what each part of a server attaches to, its kind, its number, and its bandwidth over `nic_gbps`.
+
+    NICs of each speed have their own ports, transceivers and links up, of the same number per NIC.
+    """
     for field in ("nics", "optical_degree", "electrical_nics"):
         if getattr(site, field) is not None:
             not_negative(field, getattr(site, field))
+    on.check_speeds(site.network.rail_speeds, site.server_nics)
     counts = [
-        (group.to, part, group.nics * count)
+        (group.to if speed == 1 else f"{group.to} at {speed:g} of nic_gbps", part, group.nics * share * count, speed)
         for group in on.parts(site)
+        for speed, share in site.share_by_speed.items()
         for part, count in group.attachment.counts.items()
         if np.any(group.nics)
     ]
     if site.network.in_network.sharp:
-        counts.append(("switches that reduce", SHARP_PORT, sum(n for _, part, n in counts if part == "switch_port")))
+        ports = sum(count for _, part, count, _ in counts if part == "switch_port")
+        counts.append(("switches that reduce", SHARP_PORT, ports, 1))
     if on.about.domains is not None:
         field, what = on.about.domains.price
-        counts.append((what, field, site.gpus_per_server))
-    return [*counts, ("rack switch", "rack_switch_per_server", 1)] if rack else counts
+        counts.append((what, field, site.gpus_per_server, 1))
+    return [*counts, ("rack switch", "rack_switch_per_server", 1, 1)] if rack else counts
 
 
 def cluster_cost(
@@ -149,8 +156,8 @@ def cluster_watts(
 def site_watts(on: Fabric, site: FabricSite, nic_gbps: Any, watts: Watts) -> Any:
     """Return the `cluster_watts` of a site."""
     drawn = [
-        (watts.watts_of(part, nic_gbps), count)
-        for _, part, count in _count_parts(on, site, bool(watts.rack_switch_per_server))
+        (watts.watts_of(part, nic_gbps * speed), count)
+        for _, part, count, speed in _count_parts(on, site, bool(watts.rack_switch_per_server))
     ]
     if any(each is None for each, _ in drawn):
         return None

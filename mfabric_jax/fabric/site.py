@@ -90,6 +90,12 @@ class FabricSite:
         return self.gpus_per_server if self.nics is None else self.nics
 
     @property
+    def share_by_speed(self) -> dict[float, float]:
+        """The share of a server's NICs that have each bandwidth over `nic_gbps`, the fastest first."""
+        speeds = self.network.rail_speeds
+        return {each: speeds.count(each) / len(speeds) for each in sorted(set(speeds), reverse=True)} or {1: 1}
+
+    @property
     def leaf_servers(self) -> int | None:
         """Servers below an edge switch of an oversubscribed tree without rails; None: as many as its ports allow."""
         return None if self.network.leaf_servers == "most" else self.network.leaf_servers

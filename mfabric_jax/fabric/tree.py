@@ -180,6 +180,16 @@ class Tree:
             links += [("aggregation up", low, high), ("aggregation down", high, low)]
         return links
 
+    def means_above(self, hosts: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the mean of a number of `hosts` below each link between switches, in the order of `switch_links`."""
+        up, climb = self.edge_ports[UP], self.pod_ports[UP]
+        edge = self.edge_of(np.arange(self.hosts))
+        below = {"edge": (edge, up), "aggregation": (self.pod_of(edge), up * climb)}
+        return {
+            kind: np.repeat(np.bincount(switch, hosts) / np.bincount(switch), links)
+            for kind, (switch, links) in below.items()
+        }
+
     @property
     def paths(self) -> int:
         """Number of shortest paths between hosts of different pods (two tiers: edge switches); 1 for one switch."""

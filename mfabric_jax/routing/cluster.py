@@ -88,6 +88,7 @@ def nic_routes(cluster: Cluster, src: np.ndarray, dst: np.ndarray, heirs: Heirs 
         for lost, others in heirs:
             instead[:, lost] = others
         ends.out, ends.into = (instead[:, ports].reshape(-1, len(src)) for ports in (ends.out, ends.into))
+        ends.weight = np.ones(len(ends.out))
     every = _chunks(np.ones(len(src), bool))
     return stack_routes([(flow, _row(*_between_nics(cluster, ends, None, flow))) for flow in every], len(src))
 
@@ -139,6 +140,8 @@ class _Ends:
             draw = hash_keys(seed + 1, np.arange(len(src)), src, dst) % np.uint64(cluster.nics)
             out = into = draw.astype(np.int64)[None]
         self.out, self.into = cluster.host(src // per_server, out), cluster.host(dst // per_server, into)
+        spread = cluster.speeds and len(self.out) > 1
+        self.weight = np.array(cluster.speeds) if spread else np.ones(len(self.out))  # of each NIC of a flow
         tree = cluster.nic_tree
         if tree.parts > 1 and np.any(tree.part_of(self.out) != tree.part_of(self.into)):
             raise InputError(f"{cluster.name}: GPUs of different rails have no path to each other without pxn.")
@@ -147,8 +150,10 @@ class _Ends:
 def _over_tree(cluster: Cluster, ends: _Ends, path: tuple[np.ndarray, np.ndarray] | None, some: np.ndarray) -> Routes:
     per_server = cluster.gpus_per_server
     out, into, src, dst = ends.out[:, some], ends.into[:, some], ends.src[some], ends.dst[some]
-    part = 1 / len(out)
-    leave, enter = (part * np.sum([_at(cluster, cluster.host_gpu[nic]) for nic in nics], 0) for nics in (out, into))
+    part, weight = 1 / ends.weight.sum(), ends.weight[:, None, None]
+    leave, enter = (
+        part * np.sum(weight * [_at(cluster, cluster.host_gpu[nic]) for nic in nics], 0) for nics in (out, into)
+    )
     blocks = [
         _across(cluster, src // per_server, _at(cluster, src), leave),
         _across(cluster, dst // per_server, enter, _at(cluster, dst)),
@@ -162,14 +167,14 @@ def _between_nics(
     """Return hops and shares from NIC to NIC, for each NIC over which a flow is spread."""
     tree, ports, blocks = cluster.nic_tree, 2 * cluster.gpus, []
     out, into = ends.out[:, some], ends.into[:, some]
-    for up, down in zip(out, into, strict=True):
+    for up, down, part in zip(out, into, ends.weight / ends.weight.sum(), strict=True):
         if path is None:
             inner = tree.sprayed_hops(up, down)
         else:
             inner = tree.hops(up, down, path[0][some], path[1][some])
         inner = np.where(inner >= 0, inner + ports + 2 * tree.hosts, -1)
         hops = np.column_stack([ports + up, inner, ports + tree.hosts + down])
-        blocks.append((hops, np.full(hops.shape, 1 / len(out))))
+        blocks.append((hops, np.full(hops.shape, part)))
     return blocks
 
 

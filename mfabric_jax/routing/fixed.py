@@ -6,7 +6,7 @@ packet simulators without spraying. A flow connects two GPUs: each pair of ranks
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
@@ -103,10 +103,13 @@ def _ends_on_rails(size: Float[np.ndarray, "B N N"], port: Float[np.ndarray, "2 
     many, n, _ = size.shape
     rails = 1 if edges is not None else np.gcd.reduce(np.subtract(*(size != 0).any(axis=0).nonzero()), initial=n)
     port_of_rail = port.reshape(2, -1, rails)
-    if rails == 1 or np.ptp(port_of_rail, axis=2).any():
+    if rails == 1:
         return latest_ends(size, port, edges)
     split = size.reshape(many, n // rails, rails, n // rails, rails)
-    each = np.moveaxis(np.diagonal(split, axis1=2, axis2=4), -1, 1).reshape(-1, n // rails, n // rails)
+    each = np.moveaxis(np.diagonal(split, axis1=2, axis2=4), -1, 1)
+    if np.ptp(port_of_rail, axis=2).any():
+        return np.max([latest_ends(each[:, rail], port_of_rail[..., rail]) for rail in range(rails)], axis=0)
+    each = each.reshape(-1, n // rails, n // rails)
     return latest_ends(each, port_of_rail[..., 0]).reshape(many, rails).max(axis=1)
 
 
@@ -278,7 +281,7 @@ def spray_ports(fabric: Electrical, demand: Float[Array, "... R R"], ranks_per_s
     xp = array_module(fabric, demand)
     ranks = demand.shape[-1]
     between = away_from_server(demand, ranks_per_server)
-    edge = xp.broadcast_to(xp.asarray(fabric.eps_Bps, demand.dtype), (ranks // ranks_per_server,))
+    edge = xp.broadcast_to(xp.asarray(fabric.together_Bps, demand.dtype), (ranks // ranks_per_server,))
     if fabric.nic_use == "pooled":
         return StarLoads(summed_by_server(between, ranks_per_server), edge, None)
     own = fabric.nics / ranks_per_server * fabric.nic_Bps
@@ -287,6 +290,8 @@ def spray_ports(fabric: Electrical, demand: Float[Array, "... R R"], ranks_per_s
         between, port = on_planes(between, fabric.planes), xp.repeat(port, fabric.planes) / fabric.planes
     if fabric.pxn:
         between = by_rail(between, ranks_per_server)
+    if fabric.speeds:
+        between, port = on_unequal_nics(fabric, between, ranks_per_server)
     below = fabric.oversubscription is None or fabric.pxn  # uplinks do not limit, or bytes stay on rails
     return StarLoads(between, port, None if below else edge)
 
@@ -304,6 +309,26 @@ def on_planes(between: Float[Array, "... R R"], planes: int) -> Float[Array, "..
     both = taken.transpose(0, 2, 1)[..., None] * np.eye(planes)[:, None, :]  # [R planes R planes]
     split = between[..., :, None, :, None] * xp.asarray(both, between.dtype)
     return xp.reshape(split, (*between.shape[:-2], len(ranks) * planes, len(ranks) * planes))
+
+
+def on_unequal_nics(
+    fabric: Electrical, between: Float[Array, "... N N"], ranks_per_server: int
+) -> tuple[Float[Array, "... M M"], Float[Array, "M"]]:
+    """Return the bytes between NICs of unequal bandwidth, and their bandwidth; `between`: of ranks, or on planes.
+
+    The GPUs of a rank send equal parts, each by its own NIC. GPUs with equal NICs count as one.
+    """
+    xp, planes = array_module(between), fabric.planes if fabric.own_plane else 1
+    speed = np.reshape(fabric.speeds, (ranks_per_server, 1, -1))  # of ranks and their slices
+    if not np.ptp(speed, axis=2).any():
+        speed = speed.sum(axis=2, keepdims=True)
+    slices, n = speed.shape[2], between.shape[-1]
+    of_server = np.broadcast_to(speed / planes, (ranks_per_server, planes, slices)).ravel()
+    port = np.tile(of_server, n * slices // len(of_server))
+    same = align_rank(np.eye(slices, dtype=between.dtype)[:, None, :], between[..., None, :, None])
+    sliced = between[..., :, None, :, None] * same / slices
+    sliced = xp.reshape(sliced, (*between.shape[:-2], n * slices, n * slices))
+    return sliced, xp.asarray(port, between.dtype) * xp.asarray(fabric.nic_Bps, between.dtype)
 
 
 def by_rail(between: Float[Array, "... R R"], ranks_per_server: int) -> Float[Array, "... R R"]:
@@ -325,17 +350,30 @@ def delegated_bytes(fabric: Any, demand: Float[Array, "... R R"], ranks_per_serv
     if gather in ("none", "to the rail"):
         moved = blocks.sum(-2)  # from rank g of a server to rank h elsewhere
         return moved if gather == "to the rail" else array_module(moved).zeros_like(moved)
-    move = {"levelled": _level_load, "spread": _spread}
+    level = functools.partial(_level_load, own=nic_parts(fabric.speeds, ranks_per_server))
+    move = {"levelled": level, "spread": _spread}
     return move[gather](blocks.sum((-2, -1))) + move[scatter](blocks.sum((-4, -3))).swapaxes(-1, -2)
+
+
+def nic_parts(speeds: Sequence[float], ranks: int) -> np.ndarray | None:
+    """Return the part of a server's bandwidth at each of its `ranks` [g], in order of NICs; None: all are equal."""
+    if not speeds:
+        return None
+    edges = np.interp(np.linspace(0, len(speeds), ranks + 1), np.arange(len(speeds) + 1), np.cumsum([0, *speeds]))
+    return np.diff(edges) / sum(speeds)
 
 
 def _spread(load: Float[Array, "... S g"]) -> Float[Array, "... S g g"]:
     return array_module(load).broadcast_to(load[..., None] / load.shape[-1], (*load.shape, load.shape[-1]))
 
 
-def _level_load(load: Float[Array, "... S g"]) -> Float[Array, "... S g g"]:
+def _level_load(load: Float[Array, "... S g"], own: np.ndarray | None) -> Float[Array, "... S g g"]:
+    """Return the bytes that ranks move so that each has the same load, or its `own` part [g] of the load."""
     xp = array_module(load)
-    above = load - load.mean(axis=-1, keepdims=True)
+    if own is None:
+        above = load - load.mean(axis=-1, keepdims=True)
+    else:
+        above = load - load.sum(axis=-1, keepdims=True) * align_rank(xp.asarray(own, load.dtype), load)
     over, under = xp.maximum(above, 0), xp.maximum(-above, 0)
     total = under.sum(axis=-1)[..., None, None]
     part = over[..., :, None] * under[..., None, :]

@@ -112,6 +112,18 @@ def test_words_tell_the_counts_and_every_pair_of_nodes_shown_that_is_joined_has_
         assert wanted <= Counter((round(start[0], 6), round(end[0], 6)) for start, end, _ in lines(figure))
 
 
+def test_links_of_unequal_nics_tell_their_ends():
+    """16 servers on switches of 16 ports: links of 200 or of 400 Gbps on rails, of 300 on average in a fat-tree."""
+    settings = {"radix": 16, "tiers": 2, "rail_speeds": (1.0, 0.5) * 4}
+    told = {
+        name: " | ".join(words(build_fabric(cluster(name, 16, 400.0, **settings))))
+        for name in ("fat-tree", "rail-only")
+    }
+    assert all("128 links of 200 to 400 Gbps" in each for each in told.values())
+    assert told["rail-only"].count("links of 200 to 400 Gbps") == 2
+    assert "128 links of 300 Gbps" in told["fat-tree"]
+
+
 def test_every_circuit_of_a_shown_region_is_a_line_and_parallel_ones_carry_their_number():
     drawn = made("mfabric", 128)
     figure = build_fabric(drawn)

@@ -57,6 +57,7 @@ SEVERAL = lambda settings: settings["run.replicas"] != 1  # noqa: E731
 ALIKE = lambda settings: settings["traffic.alike"] != "nothing"  # noqa: E731
 PHASED = lambda settings: fabric.get(settings["network.fabric"]).phases  # noqa: E731
 PHASES = "circuits that serve one phase at a time"
+EQUAL_NICS = ((),)
 LIMITS = (
     CaseLimit(PHASED, "job.overlap_gradients", (False,), PHASES),
     CaseLimit(PHASED, "job.sharding", ("none", "optimizer"), PHASES),
@@ -102,6 +103,7 @@ LIMITS = (
     ),
     CaseLimit(SHARED, "job.overlap_gradients", (False,), "job.sharding gradients or parameters, which overlap anyway"),
     CaseLimit(CALIBRATED, "compute.rate", ("kernels",), "compute.calibration measured"),
+    CaseLimit(_is("compute.rate", "measured"), "network.rail_speeds", EQUAL_NICS, "compute.measured, on equal NICs"),
     CaseLimit(CALIBRATED, "compute.kernels.table", (None,), "compute.calibration measured, which fits the usual table"),
 )
 
@@ -131,6 +133,7 @@ def check_network(case: Case, on: Fabric, tree_nics: int) -> None:
         )
     links = on.links(FabricSite(network=case.network))
     on.check_ratio(case.network.oversubscription, links)
+    on.check_speeds(case.network.rail_speeds, case.network.nics)
     if case.network.in_network.sharp:
         on.check_sharp(links)
     two = Tree(1, case.network.radix, tiers=2)
@@ -152,10 +155,13 @@ MODELLED: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {  # values that 
         ("traffic.source", ("shares",)),
     ),
     "serving": (
+        ("network.rail_speeds", EQUAL_NICS),
         ("network.paths", ("spray",)),
         ("network.in-network.sharp", (False,)),
     ),
+    "replay and jobs": (("network.rail_speeds", EQUAL_NICS),),
     "failures": (
+        ("network.rail_speeds", EQUAL_NICS),
         ("network.in-network.sharp", (False,)),
         ("run.replicas", (1,)),
         ("run.sample", (None,)),
@@ -168,6 +174,7 @@ MODELLED: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {  # values that 
         *((f"placement.{rule}.every", (0,)) for rule in ("longest-processing-time", "hierarchical", "with-circuits")),
     ),
     "an iteration as a graph": (
+        ("network.rail_speeds", EQUAL_NICS),
         ("network.in-network.sharp", (False,)),
         ("network.paths", ("spray",)),
         ("job.overlap", ("none", "passes")),
@@ -221,6 +228,8 @@ def refuse(path: str, allowed: tuple[Any, ...], why: str, got: Any, link: str = 
 
 
 def _word(value: Any) -> str:
+    if isinstance(value, tuple):
+        return str(list(value)) if value else "empty"
     return AUTO if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -238,6 +247,7 @@ def check_values(resolved: Resolved) -> None:
     if isinstance(case.circuits.policy, str):
         check_name(case.circuits.policy)
     resolved.parts.prices.price_of("nic", case.network.nic_gbps)
+    _check_slow_rails(resolved)
     resolved.server.peak(case.job.precision.compute)
     if source.name == "knobs":
         knobs_of(source)
@@ -247,6 +257,17 @@ def check_values(resolved: Resolved) -> None:
         with in_file(rule.value):
             traffic.check_placement_fits(traffic.read_placement(rule.value), resolved.job)
     one_of("circuits.routing", case.circuits.routing, ROUTINGS)
+
+
+def _check_slow_rails(resolved: Resolved) -> None:
+    """Raise Misfit if the NICs of the slowest rail have no price."""
+    network, listed = resolved.case.network, resolved.parts.prices.gbps
+    slowest = min(network.rail_speeds, default=1)
+    if network.nic_gbps * slowest < listed[0]:
+        raise Misfit(
+            f"network.rail_speeds must leave every NIC at least the {listed[0]:g} Gbps from which prices are listed, "
+            f"got {slowest:g} of network.nic_gbps {network.nic_gbps:g}, {network.nic_gbps * slowest:g} Gbps."
+        )
 
 
 def check_groups(resolved: Resolved) -> None:

@@ -30,6 +30,7 @@ from mfabric_jax.evaluate.resolving import quick
 from mfabric_jax.evaluate.resolving.limits import (
     check_groups,
     check_limits,
+    check_modelled,
     check_network,
     check_values,
 )
@@ -775,6 +776,7 @@ def hardware_of(case: Case, servers: int, least_tiers: int = 1, circuits: tuple[
     _circuits(draft, on, circuits)
     _tiers(draft, on, servers, tree_nics, least_tiers)
     check_network(draft.case, on, tree_nics)
+    check_modelled("replay and jobs", draft.case)
     return Hardware(**_hardware(draft.case, gpu, draft.tiers_by_degree), shares_network=least_tiers > 1)
 
 

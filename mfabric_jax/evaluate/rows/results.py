@@ -12,7 +12,7 @@ import jax
 import mfabric_jax
 from mfabric_jax.case import Case, CaseBlock, Cases, cases
 from mfabric_jax.case.grid import files_of, reads_setting
-from mfabric_jax.case.paths import POLICY, differences, flat
+from mfabric_jax.case.paths import POLICY, differences, flat, in_row
 from mfabric_jax.case.policies import name_of, settings_in
 from mfabric_jax.evaluate.problem import Problem, Shared, check_dtype
 from mfabric_jax.evaluate.resolving.resolve import is_open, resolve
@@ -113,7 +113,7 @@ class Results:
         """Columns of the settings that vary in a block of cases; None for a setting that its cases do not read."""
         case = flat(block.case)
         shown = [path for path in self.cases.varied if path not in SHOWN]
-        values = {path: case.get(path) if reads_setting(path, case) else None for path in shown}
+        values = {path: in_row(path, case.get(path)) if reads_setting(path, case) else None for path in shown}
         own = settings_in(case[POLICY]) if case[POLICY] is not None and reads_setting(POLICY, case) else {}
         values |= {f"{POLICY}.{setting}": own.get(setting) for setting in self._of_policies}
         return {path: block.columns.get(path, [value] * len(block)) for path, value in values.items()}

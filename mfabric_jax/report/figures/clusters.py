@@ -286,7 +286,10 @@ class _Picture:
         for tier, (_, count) in enumerate(tier_links(cluster)):
             notes.append((self.level(tier + 1) + _NODE / 2, *self._of_switches(tier)))
             planes = cluster.tree.planes if cluster.tree else 1
-            words = [f"{count_phrase(int(count.sum()), 'link')} of {number(cluster.nic_gbps / planes)} Gbps"]
+            width = cluster.network.capacity[cluster.network.run(f"{_KINDS[tier]} up")] / cluster.nic_Bps
+            gbps = cluster.nic_gbps / planes * (np.unique(width) if cluster.speeds else np.ones(1))
+            ends = " to ".join(number(each) for each in dict.fromkeys((gbps[0], gbps[-1])))
+            words = [f"{count_phrase(int(count.sum()), 'link')} of {ends} Gbps"]
             words[0] += " on each plane" if planes > 1 else ""
             if tier == 0 and cluster.rails:
                 alone = int(count.max()) == 1

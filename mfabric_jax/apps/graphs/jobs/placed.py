@@ -16,6 +16,7 @@ from mfabric_jax.case import Case
 from mfabric_jax.case.paths import files_of_case
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.evaluate import simulate
+from mfabric_jax.evaluate.resolving.limits import check_modelled
 from mfabric_jax.evaluate.resolving.resolve import gpu_of, hardware_of
 from mfabric_jax.evaluate.whole_cluster import choose_circuits, form_cluster, plain_servers
 from mfabric_jax.fabric import FabricGraph, read_graph
@@ -57,6 +58,7 @@ def endpoints_of(table: FabricTable) -> int:
 def wire_fabric(table: FabricTable, demand: np.ndarray) -> WiredFabric:
     """Build the fabric, with circuits for `demand` [S S], the bytes of all jobs between servers."""
     paths = table.case.network.paths.name
+    check_modelled("replay and jobs", table.case)
     if table.own:
         network = _racks(table) if table.graph is None else read_graph(table.graph)
         return WiredFabric(
@@ -150,6 +152,7 @@ def model_phase(case: Case) -> tuple[float, float]:
 
     Communication counts as NIC traffic if it stays exposed with an NVSwitch that takes no time.
     """
+    check_modelled("replay and jobs", case)
     (row,) = simulate(case).rows()
     (over_nics,) = simulate(case.with_({"gpu.nvlink_gigabytes_per_s": NO_TIME})).rows()
     exposed_s = over_nics["exposed_comm_s"]
