@@ -114,6 +114,7 @@ class Line(NamedTuple):
 
     - `best`: cells of the fastest engine; `every`: cells of each engine.
     - `start`: start, least and most of each constant that is fitted to `best`; None if `facts` are the line.
+    - `note`: what stands behind the line in place of its errors.
     """
 
     path: tuple[str, ...]
@@ -121,6 +122,7 @@ class Line(NamedTuple):
     every: Cells
     start: Start | None = None
     facts: Facts | None = None
+    note: str = ""
 
 
 def fastest(rows: Iterable[Mapping[str, Any]], *keys: str) -> dict[tuple[Any, ...], float]:
@@ -514,7 +516,12 @@ def derive(wheel: str, gpu: str, kinds: Sequence[str]) -> Iterator[str]:
     """Yield the lines of TOML of a GPU."""
     facts: dict[str, Any] = {"sms": TABLES[gpu][1]}
     yield f"sms = {facts['sms']}"
-    for row in lines_of(wheel, MeasuredKernels(get_gpu(gpu), facts), kinds):
+    yield from toml_lines(lines_of(wheel, MeasuredKernels(get_gpu(gpu), facts), kinds), facts)
+
+
+def toml_lines(rows: Iterable[Line], facts: dict[str, Any]) -> Iterator[str]:
+    """Yield TOML of these lines, and put their constants into `facts`."""
+    for row in rows:
         own = facts_of(row)
         errors = errors_of(row, own)
         if row.start is not None and errors.mean > WORST and row.path[0] in ENGINES:
@@ -522,7 +529,7 @@ def derive(wheel: str, gpu: str, kinds: Sequence[str]) -> Iterator[str]:
         put(facts, row.path, own)
         words = f"{errors.rows} rows: mean error {errors.mean:.0%}, median {errors.median:+.0%}"
         numbers = ", ".join(f"{name} = {number}" for name, number in own.items())
-        yield f"{'.'.join(map(_key, row.path))} = {{ {numbers} }}  # {words}"
+        yield f"{'.'.join(map(_key, row.path))} = {{ {numbers} }}  # {row.note or words}"
 
 
 def put(facts: dict[str, Any], path: Sequence[str], own: Facts) -> None:
@@ -539,12 +546,23 @@ def _key(name: str) -> str:
 def check(wheel: str, gpu: str, kinds: Sequence[str]) -> Iterator[tuple[str, Errors]]:
     """Yield the errors of the lines of the shipped table."""
     shipped = forms.known_facts()[gpu]
-    for row in lines_of(wheel, MeasuredKernels(get_gpu(gpu), shipped), kinds):
+    yield from errors_in(lines_of(wheel, MeasuredKernels(get_gpu(gpu), shipped), kinds), shipped)
+
+
+def errors_in(rows: Iterable[Line], shipped: Facts) -> Iterator[tuple[str, Errors]]:
+    """Yield the errors of the constants that these lines have in a table."""
+    for row in rows:
         facts: Any = shipped
         for name in row.path:
             facts = facts.get(name, {})
         if facts:
             yield ".".join(row.path), errors_of(row, facts)
+
+
+def print_errors(gpu: str, errors: Iterable[tuple[str, Errors]]) -> None:
+    print(f"\n{gpu:34}{'cells':>6}{'mean':>7}{'median':>8}{'fast':>7}{'slow':>7}")
+    for path, each in errors:
+        print(f"{path:34}{each.rows:6}{each.mean:7.1%}{each.median:+8.1%}{each.fast:7.2f}{each.slow:7.2f}")
 
 
 def main() -> None:
@@ -556,10 +574,7 @@ def main() -> None:
     options = parser.parse_args()
     for gpu in options.gpus:
         if options.check:
-            print(f"\n{gpu:34}{'cells':>6}{'mean':>7}{'median':>8}{'fast':>7}{'slow':>7}")
-            for path, errors in check(options.wheel, gpu, options.kinds):
-                print(f"{path:34}{errors.rows:6}{errors.mean:7.1%}{errors.median:+8.1%}", end="")
-                print(f"{errors.fast:7.2f}{errors.slow:7.2f}")
+            print_errors(gpu, check(options.wheel, gpu, options.kinds))
         else:
             print(f"\n[{gpu}]")
             print(*derive(options.wheel, gpu, options.kinds), sep="\n")

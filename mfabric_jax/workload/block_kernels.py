@@ -13,7 +13,7 @@ from mfabric_jax import units
 from mfabric_jax.support.text_files import cached_by_files
 from mfabric_jax.workload.compute import Backward, BackwardParts, BlockSeconds, iteration_flops
 from mfabric_jax.workload.gpus import Gpu
-from mfabric_jax.workload.kernels import TrainingRates, training_rates
+from mfabric_jax.workload.kernels import AS_ONE, TrainingRates, training_rates
 from mfabric_jax.workload.measured_kernels import (
     FORMATS,
     MeasuredKernels,
@@ -164,10 +164,13 @@ class BlockKernels:
         facts, form, weights = kernels.facts["products"][number], FORMATS[number], inner * outer
         flops, sums = 2 * rows * inner * outer, self.job.accumulated_bytes * weights
         slower = self.code.weights_rate if number == "fp8" else 1.0
+        grouped = self.rates.grouped if groups > 1 else AS_ONE
+        faster = self.rates.sustained * (grouped["products"] if groups > 1 else self.rates.products[number])
+        of_weights = self.rates.weights[number] * slower * grouped["weights"]
 
         def pass_s(flops: float, read: float, written: float, output: tuple[float, float], added: float = 0.0) -> float:
             """Seconds of products of these FLOPs, elements read, and bytes written and added to."""
-            each = groups * flops / self.rates.sustained, groups * form.activation * read
+            each = groups * flops / faster, groups * form.activation * read
             large_s = multiply_s(facts, kernels, form, *each, output, groups)
             output_s = groups * (written / facts["out"] + added / facts["bw"]) / kernels.memory_Bps
             return float(kernels.spread(facts) * (units.us(facts["floor_us"]) + large_s + output_s))
@@ -175,7 +178,7 @@ class BlockKernels:
         return PassSeconds(
             pass_s(flops, rows * inner + weights, ACTIVATION_BYTES * rows * outer, (rows, outer)),
             pass_s(flops, rows * outer + weights, ACTIVATION_BYTES * rows * inner, (rows, inner)),
-            pass_s(flops / (self.rates.weights[number] * slower), rows * (inner + outer), sums, (inner, outer), sums),
+            pass_s(flops / of_weights, rows * (inner + outer), sums, (inner, outer), sums),
         )
 
     def _elementwise(self, forward: float, backward: float, tokens: float, count: int) -> PassSeconds:

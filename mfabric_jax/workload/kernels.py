@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,17 +68,22 @@ def table(path: str | None = None) -> dict[str, Any]:
     return own | training_parts()
 
 
+ALIKE = {  # of training, if a table does not state them
+    "grouped": {"products": [1.0] * 3, "weights": [1.0] * 3},
+    "products": {"bf16": [1.0] * 3, "fp8": [1.0] * 3},
+}
 NAMED = "gpus"  # key of the GPUs of a family; other parts have none
 
 
 def _check_table(named: str, own: dict[str, Any]) -> None:
     """Raise `InputError` unless a user's table has the parts and kinds of numbers of the package's table."""
     usual = table()
-    of_training = {key: value for key, value in usual["training"]["hopper"].items() if key != NAMED}
+    of_training = ALIKE | {key: value for key, value in usual["training"]["hopper"].items() if key != NAMED}
     for name, part in own.items():
         where = f"{named}: {name}"
         if name == "training" and isinstance(part, dict):
             for family, rates in part.items():
+                rates = ALIKE | rates if isinstance(rates, dict) else rates
                 _check_like(f"{where}.{family}", _without_names(f"{where}.{family}", rates), of_training)
         elif name in SHARED[1:]:
             _check_like(where, part, usual[name])
@@ -149,17 +155,26 @@ def rates_of(gpu: Gpu, how: str = "usual", path: str | None = None) -> KernelRat
     return KernelRates(*kinds, tuple(scores), memory, gpu.bf16_flops)  # type: ignore[arg-type]
 
 
+AS_ONE: Mapping[str, float] = MappingProxyType({"products": 1.0, "weights": 1.0})
+AS_MEASURED: Mapping[str, float] = MappingProxyType(dict.fromkeys(FORMATS, 1.0))
+
+
 class TrainingRates(NamedTuple):
     """What training does otherwise than inference.
 
     - `sustained`: rate of large products in long runs over that of short ones, since the power limit lowers clocks.
     - `weights`: rate of products for gradients of weights over that of others, by number format.
     - `backward`: seconds of attention backward over forward, by head width and sequence length.
+    - `grouped`: rate of experts' products over the table's (`products`), and of gradients of their weights over that of
+      other gradients (`weights`).
+    - `products`: rate of other large products over the table's, by number format, if training scales them otherwise.
     """
 
     sustained: float
     weights: dict[str, float]
     backward: dict[str, dict[str, float]]
+    grouped: Mapping[str, float] = AS_ONE
+    products: Mapping[str, float] = AS_MEASURED
 
     def attention_backward(self, width: float, sequence: int) -> float:
         """Return the seconds of attention backward over forward, interpolated by the logarithm of the sequence."""
@@ -183,7 +198,10 @@ def training_rates(gpu: Gpu, how: str = "usual", path: str | None = None) -> Tra
         }
         return TrainingRates(1.0, weights, ratios)
     weights = {name: known["weights"][name][column] for name in FORMATS}
-    return TrainingRates(known["sustained"][column], weights, known["attention_backward"])
+    grouped, products = (
+        {name: each[column] for name, each in known.get(kind, same).items()} for kind, same in ALIKE.items()
+    )
+    return TrainingRates(known["sustained"][column], weights, known["attention_backward"], grouped, products)
 
 
 def states(path: str | None, gpu: Gpu) -> bool:
@@ -191,6 +209,11 @@ def states(path: str | None, gpu: Gpu) -> bool:
     return path is not None and any(
         gpu.name in part.get(NAMED, ()) for name, part in table(path).items() if name not in SHARED
     )
+
+
+def has_family(gpu: Gpu) -> bool:
+    """Return whether the package's table has estimates of a GPU's family."""
+    return any(gpu.name in part.get(NAMED, ()) for name, part in table().items() if name not in SHARED)
 
 
 def is_blackwell(gpu: Gpu) -> bool:

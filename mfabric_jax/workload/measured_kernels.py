@@ -4,13 +4,14 @@ A kernel has a floor: it takes microseconds, however small its work is. Above it
 between its FLOPs and its bytes, and pays for an incomplete last wave of tiles and for casts of activations to FP8 or
 NVFP4. Fused experts follow tokens and active experts, attention of prompts width, window and length, attention of
 decoding the bytes of caches, collectives bytes and GPUs, and DeepEP's dispatches bytes and servers. A GPU without
-measurements takes the wide estimate of `kernels.toml`, with sharp knees, and has no DeepEP.
+measurements takes the wide estimate of `kernels.toml`, with sharp knees, and has no DeepEP; a GPU that stands in both
+(AMD's) takes estimates for the kernels that were not measured.
 
 Engines differ, and so do kernels of one engine: `fast` and `slow` of a fact are the 10 % and the 90 % quantile of
 measured over predicted seconds, over the cells of all engines, or of the engine whose own constants they are.
 
 Numbers may be arrays that broadcast. Constants are least squares over tables of kernels, never over served models;
-`benchmarks/kernel_tables.py` derives them.
+`benchmarks/kernel_tables.py` and `benchmarks/amd_kernel_tables.py` derive them.
 """
 
 import functools
@@ -32,6 +33,7 @@ from mfabric_jax.workload.kernels import (
     HOW,
     BandwidthShares,
     KernelRates,
+    has_family,
     is_blackwell,
     rates_of,
     shares_of,
@@ -137,6 +139,8 @@ def measured_kernels(gpu: Gpu, engine: str = FASTEST, how: str = "usual", path: 
     if known is None or states(path, gpu):
         return MeasuredKernels(gpu, _estimated_facts(gpu, how, path), how)
     facts = _merge(known, known.get(engine, {}))
+    if has_family(gpu):
+        facts = _fill(facts, _estimated_facts(gpu, how))
     links = GPUS[name].nvlink / gpu.nvlink
     return MeasuredKernels(gpu, facts if links == 1 else facts | {"deepep": {}}, how, links)
 
@@ -145,6 +149,18 @@ def _merge(facts: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """The facts of the fastest engine, replaced where an engine has its own."""
     both = {name: _merge(facts[name], value) for name, value in own.items() if isinstance(facts.get(name), dict)}
     return {**facts, **own, **both}
+
+
+def _fill(known: Mapping[str, Any], estimated: Mapping[str, Any]) -> dict[str, Any]:
+    """The measured facts, and estimates of those that were not measured."""
+    groups = {name for name, own in known.items() if isinstance(own, dict) and _is_group(own)}
+    both = {name: _fill(known[name], estimated[name]) for name in groups & set(estimated)}
+    return {**estimated, **known, **both}
+
+
+def _is_group(facts: Mapping[str, Any]) -> bool:
+    """Whether facts hold others, not numbers."""
+    return any(isinstance(value, dict) for value in facts.values())
 
 
 SHARP = 30.0  # exponent of a knee that is hardly soft

@@ -12,7 +12,7 @@ import pytest
 
 from mfabric_jax.workload import get_gpu
 from mfabric_jax.workload import measured_kernels as forms
-from mfabric_jax.workload.measured_kernels import FORMATS, ExpertWork, measured_gpus, measured_kernels
+from mfabric_jax.workload.measured_kernels import FORMATS, ExpertWork, measured_kernels
 
 LIMIT = 0.20
 OWN_LIMITS = {  # where theirs are farther from the fastest engine's cells than ours
@@ -125,7 +125,7 @@ EVERY = (product_errors, expert_errors, decode_errors, prompt_errors, collective
 
 
 @pytest.mark.parametrize("errors_of", EVERY)
-@pytest.mark.parametrize("name", measured_gpus())
+@pytest.mark.parametrize("name", STORED)
 def test_no_class_of_kernels_differs_by_more_than_its_limit(facts, name, errors_of):
     kernels = measured_kernels(get_gpu(name))
     for kind, ratios in errors_of(kernels, facts[STORED[name]]):

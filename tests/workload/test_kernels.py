@@ -91,6 +91,70 @@ def test_products_that_were_published(rows, outer, inner, tflops, groups):
     assert got == pytest.approx(tflops, rel=0.15 if inner > 512 else 0.25)
 
 
+@pytest.mark.parametrize(
+    ("outer", "inner", "ms"), [(4096, 7168, 3.148), (2048, 7168, 1.606), (7168, 2048, 1.732), (7168, 4096, 3.52)]
+)
+def test_experts_of_mi355x_in_training(outer, inner, ms):
+    """Primus-Turbo's mega MoE: 65,536 rows of 32 experts in bf16, products alone."""
+    gpu = get_gpu("MI355X")
+    one = kernels(of=measured_kernels(gpu), rates=training_rates(gpu))._product(2048, inner, outer, groups=32)
+    assert 1e3 * one.forward == pytest.approx(ms, rel=0.12)
+
+
+def test_gradients_of_weights_of_experts_of_mi355x():
+    """The same: 3.337 ms with outputs of two bytes. Here sums of four bytes are read and written."""
+    gpu = get_gpu("MI355X")
+    of = measured_kernels(gpu)
+    one = kernels(of=of, rates=training_rates(gpu))._product(2048, 7168, 4096, groups=32)
+    facts, elements = of.facts["products"]["bf16"], 32 * 4096 * 7168
+    sums_s = JOB.accumulated_bytes * elements * (1 / facts["out"] + 1 / facts["bw"]) / 8e12
+    assert one.weights - sums_s == pytest.approx(3.337e-3 - 2 * elements / facts["out"] / 8e12, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("groups", "rows", "outer", "inner", "tflops"),
+    [
+        *((1, 8192, 12_288, 4096, 638.59), (1, 8192, 8192, 28_672, 579.12)),
+        *((8, 4096, 4096, 7168, 547.67), (32, 8192, 7168, 2048, 497.13)),
+    ],
+)
+def test_products_of_mi300x_in_training(groups, rows, outer, inner, tflops):
+    """Primus-Turbo's dense and grouped products in bf16."""
+    gpu = get_gpu("MI300X")
+    one = kernels(of=measured_kernels(gpu), rates=training_rates(gpu))._product(rows, inner, outer, groups=groups)
+    assert 2 * groups * rows * outer * inner / one.forward / 1e12 == pytest.approx(tflops, rel=0.1)
+
+
+def test_rates_of_grouped_products_and_of_formats_of_training():
+    rates = TrainingRates(
+        0.5, {"bf16": 0.8, "fp8": 1.0}, {}, {"products": 0.5, "weights": 0.25}, {"bf16": 1.0, "fp8": 2.0}
+    )
+    of = flat(100.0, None)
+    flops = 2 * 64 * 32 * 16
+    one, many = (kernels(of=of, rates=rates)._product(64, 32, 16, groups=groups) for groups in (1, 4))
+    assert one[:3] == pytest.approx([flops / 50, flops / 50, flops / 40])
+    assert many[:3] == pytest.approx([4 * flops / 25, 4 * flops / 25, 4 * flops / 5])
+    fp8 = kernels("fp8", of=of, rates=rates)._product(64, 32, 16)
+    bf16_rate = kernels("fp8", of=of, rates=rates._replace(products={"fp8": 1.0}))._product(64, 32, 16)
+    assert bf16_rate.forward == pytest.approx(2 * fp8.forward)
+
+
+def test_a_table_of_ones_own_may_leave_out_grouped_products(tmp_path):
+    mine = {"training": {"mine": dict(table()["training"]["hopper"])}}
+    assert "grouped" not in mine["training"]["mine"]
+    (tmp_path / "mine.json").write_text(json.dumps(mine))
+    assert training_rates(H100, path=str(tmp_path / "mine.json")).grouped == {"products": 1.0, "weights": 1.0}
+    mine["training"]["mine"]["grouped"] = {"products": [0.5, 0.6, 0.7], "weights": [1.0, 1.0, 1.0]}
+    (tmp_path / "mine.json").write_text(json.dumps(mine))
+    assert training_rates(H100, path=str(tmp_path / "mine.json")).grouped == {"products": 0.6, "weights": 1.0}
+    mine["training"]["mine"]["grouped"] = {"products": [0.5, 0.6, 0.7]}
+    (tmp_path / "mine.json").write_text(json.dumps(mine))
+    with pytest.raises(
+        InputError, match=r"training\.mine\.grouped must be a table with products, weights, got none of"
+    ):
+        training_rates(H100, path=str(tmp_path / "mine.json"))
+
+
 def test_attention_scores_and_their_backward_pass():
     (kind,) = {kind for kind, _ in JOB.architecture.attention.shares}
     flops = JOB.tokens * kind.score_flops(4096)
@@ -180,9 +244,11 @@ def test_fractions_of_the_table_are_below_the_peak_and_in_order():
 def test_training_is_slower_than_short_runs_and_backward_than_forward():
     for one in table()["training"].values():
         low, usual, high = one["sustained"]
-        assert 0 < low < usual < high <= 1
+        assert 0 < low < usual <= high <= 1
         assert all(0 < low <= usual <= high <= 1 for low, usual, high in one["weights"].values())
-        assert all(2 < ratio < 5 for by in one["attention_backward"].values() for ratio in by.values())
+        ratios = [ratio for by in one["attention_backward"].values() for ratio in by.values()]
+        assert all(2 < ratio < 11 for ratio in ratios)
+        assert max(ratios) < 4 or one["gpus"] == ["MI300X"]  # which has no assembly for heads of 192 and 128
 
 
 def test_an_unknown_gpu_takes_the_wide_estimate():

@@ -153,7 +153,7 @@ def test_a_table_of_ones_own_replaces_measured_kernels(tmp_path):
     assert seconds["slow"] > 1.5 * seconds["package"]
 
 
-@pytest.mark.parametrize(("gpu", "weights"), [("A100-80GB-SXM", "fp8"), ("MI300X", "fp8")])
+@pytest.mark.parametrize(("gpu", "weights"), [("A100-80GB-SXM", "fp8"), ("H20-SXM", "fp8")])
 def test_gpus_that_nobody_measured_take_the_estimate_of_training(gpu, weights):
     """A100 has no FP8: its products run at the rate of bf16."""
     model = deployed(DEEPSEEK_V3, gpu__name=gpu, serving__formats__weights=weights)
