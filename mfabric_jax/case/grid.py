@@ -111,7 +111,7 @@ OTHER_CIRCUIT_SETTINGS = {
 OF_GRAPHS = ("network.graph", "network.on-graph.relay", "network.on-graph.ranks")
 IN_GRAPHS = (  # settings that the file of a graph replaces
     *("network.nics", "network.tiers", "network.radix", "network.oversubscription", "network.oversubscribed_at"),
-    *("network.nic_use", "network.gpu_tbps", "network.leaf_servers", "network.rail_speeds"),
+    *("network.nic_use", "network.gpu_tbps", "network.leaf_servers", "network.rails.speeds"),
 )
 OF_COMPUTING = ("gpu.bf16_tflops", "gpu.fp8_tflops", "gpu.memory_gigabytes", "gpu.memory_gigabytes_per_s")
 OF_BILLS: tuple[str, ...] = (  # settings of costs and failures

@@ -235,6 +235,18 @@ class OnGraph(SettingsGroup, frozen=True):
     ] = None
 
 
+class Rails(SettingsGroup, frozen=True):
+    """NICs of a server that differ: each is on a rail with the NICs of equal rank."""
+
+    speeds: Annotated[
+        tuple[Share, ...],
+        doc(
+            "Bandwidth of each NIC of a server over nic_gbps, in order; the fastest has 1, so 1+1+0.5+0.5 is two NICs"
+            " of nic_gbps and two of half of it (empty: all have nic_gbps)."
+        ),
+    ] = ()
+
+
 class InNetwork(SettingsGroup, frozen=True):
     """What switches compute."""
 
@@ -260,13 +272,6 @@ class Network(SettingsGroup, frozen=True):
     nic_gbps: Annotated[
         Amount, doc("Bandwidth of a NIC [Gbps]; prices are known from 100 to 800.", traced=True, flag="--nic-gbps")
     ] = 400.0
-    rail_speeds: Annotated[
-        tuple[Share, ...],
-        doc(
-            "Bandwidth of each NIC of a server over nic_gbps, in order; the fastest has 1, so 1+1+0.5+0.5 is two NICs"
-            " of nic_gbps and two of half of it (empty: all have nic_gbps)."
-        ),
-    ] = ()
     nic_use: Annotated[
         NicUse, doc("own: each GPU uses its own NIC; pooled: the GPUs of a server share its NICs.", flag="--nic-use")
     ] = "own"
@@ -309,6 +314,7 @@ class Network(SettingsGroup, frozen=True):
     full_mesh: FullMesh = msgspec.field(name="full-mesh", default=FullMesh())
     railx: RailX = RailX()
     on_graph: OnGraph = msgspec.field(name="on-graph", default=OnGraph())
+    rails: Rails = Rails()
     in_network: InNetwork = msgspec.field(name="in-network", default=InNetwork())
     mfabric: MFabric = MFabric()
     acos: Acos = Acos()

@@ -48,7 +48,7 @@ class Fabric(ABC):
     - `name`, `summary`, `reconfigures`, `phases`, `policy`: as in `About` and `Optics`.
     - `domain_gpus`: default GPUs of a scale-up domain, which the GPU may override; None: the fabric has servers.
     - `gpus_per_server`: default GPUs of a server or scale-up domain.
-    - `unequal_nics`: the NICs of a server may differ in bandwidth (`network.rail_speeds`).
+    - `unequal_nics`: the NICs of a server may differ in bandwidth (`network.rails.speeds`).
     - `leaves_spares`: settings give the size of a domain, so a job may leave some of its GPUs idle.
     """
 
@@ -102,7 +102,7 @@ class Fabric(ABC):
         """
         optics, links, gpus = self.about.optics, self.links(site), site.gpus_per_server
         self.check_ratio(site.network.oversubscription, links)
-        self.check_speeds(site.network.rail_speeds, site.server_nics)
+        self.check_speeds(site.network.rails.speeds, site.server_nics)
         if (regions is None) != (optics.wires is None):
             detail = "regions was not given" if regions is None else f"regions was {list(np.shape(regions))}"
             raise InputError(f"{self.name} {'has no' if optics.wires is None else 'needs'} circuits; {detail}.")
@@ -127,7 +127,7 @@ class Fabric(ABC):
             nic_use=use,
             regions=regions,
             mesh=mesh and mesh.present,
-            speeds=site.network.rail_speeds,
+            speeds=site.network.rails.speeds,
             phases=self.phases,
             **{"pxn": links.pxn, "link_delay_s": site.network.link_delay_s} | fields,
         )
@@ -147,13 +147,13 @@ class Fabric(ABC):
             return
         if not self.unequal_nics:
             raise Misfit(
-                f"network.rail_speeds needs servers whose NICs are all on switch trees, as on fat-tree, "
+                f"network.rails.speeds needs servers whose NICs are all on switch trees, as on fat-tree, "
                 f"oversub-fat-tree, rail-optimized, rail-only and multi-plane; leave it empty on {self.name}, got "
                 f"{list(speeds)}."
             )
         if np.any(len(speeds) != np.asarray(nics)) or max(speeds) != 1:
             raise Misfit(
-                f"network.rail_speeds must have {nics} numbers up to 1, a speed for each NIC of a server "
+                f"network.rails.speeds must have {nics} numbers up to 1, a speed for each NIC of a server "
                 f"(network.nics), and 1 for the fastest, got {list(speeds)}."
             )
 

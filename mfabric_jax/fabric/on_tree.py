@@ -51,7 +51,7 @@ def on_switches(site: FabricSite, nic_gbps: Any, links: FabricLinks) -> Electric
     assert links.tree is not None
     nics, use = site.server_nics, "own" if links.pxn else links.nic_use or site.network.nic_use
     check_own_nics(use, nics, site.gpus_per_server)
-    own: dict[str, Any] = {"nic_use": use, "pxn": links.pxn, "speeds": site.network.rail_speeds}
+    own: dict[str, Any] = {"nic_use": use, "pxn": links.pxn, "speeds": site.network.rails.speeds}
     ratio = links.tree.oversubscription
     if ratio == 1:
         return views.Electrical(nic_gbps, nics, **own)

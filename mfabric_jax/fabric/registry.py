@@ -108,7 +108,7 @@ def _count_parts(on: Fabric, site: FabricSite, rack: bool) -> list[tuple[str, st
     for field in ("nics", "optical_degree", "electrical_nics"):
         if getattr(site, field) is not None:
             not_negative(field, getattr(site, field))
-    on.check_speeds(site.network.rail_speeds, site.server_nics)
+    on.check_speeds(site.network.rails.speeds, site.server_nics)
     counts = [
         (group.to if speed == 1 else f"{group.to} at {speed:g} of nic_gbps", part, group.nics * share * count, speed)
         for group in on.parts(site)

@@ -92,7 +92,7 @@ class FabricSite:
     @property
     def share_by_speed(self) -> dict[float, float]:
         """The share of a server's NICs that have each bandwidth over `nic_gbps`, the fastest first."""
-        speeds = self.network.rail_speeds
+        speeds = self.network.rails.speeds
         return {each: speeds.count(each) / len(speeds) for each in sorted(set(speeds), reverse=True)} or {1: 1}
 
     @property

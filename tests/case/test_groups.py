@@ -58,7 +58,8 @@ def another(setting):
         if one is bool:
             return not setting.default
         if typing.get_origin(one) is tuple:
-            return [3, 5] if int in typing.get_args(one) else ["gpu", "link"]
+            kinds = {int: [3, 5], str: ["gpu", "link"]}
+            return next((value for kind, value in kinds.items() if kind in typing.get_args(one)), [1.0, 0.5])
         if one in (str, typing.Any):
             return "other"
         if one is int and setting.default != 7:
@@ -89,7 +90,15 @@ def test_a_setting_is_stated_alike_by_a_file_a_flag_and_in_python(path, tmp_path
     setting = settings()[path]
     value = another(setting)
     written = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-    written = "3-5" if value == [3, 5] else str(value).lower() if isinstance(value, bool) else written
+    written = (
+        "3-5"
+        if value == [3, 5]
+        else "1+0.5"
+        if value == [1.0, 0.5]
+        else str(value).lower()
+        if isinstance(value, bool)
+        else written
+    )
     file = tmp_path / "case.toml"
     text = f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
     file.write_text(f"{path} = {text}\n")

@@ -1,4 +1,4 @@
-"""`network.rail_speeds`: all-to-alls, rings, NVSwitches, trees and prices of unequal NICs, by hand; refusals."""
+"""`network.rails.speeds`: all-to-alls, rings, NVSwitches, trees and prices of unequal NICs, by hand; refusals."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -6,6 +6,7 @@ import pytest
 
 from mfabric_jax import InputError, resolve, simulate
 from mfabric_jax.case import cases
+from mfabric_jax.case.network import Rails
 from mfabric_jax.case.paths import in_row, read_statement
 from mfabric_jax.fabric import cluster, cluster_cost, cost_table, degrade, get
 from mfabric_jax.fabric.electrical import Electrical
@@ -23,7 +24,7 @@ ON_TREES = ("fat-tree", "oversub-fat-tree", "rail-optimized", "rail-only", "mult
 
 
 def group_of(name, speeds=HALVES, **settings):
-    site = site_of(name, {"servers": 4, "tiers": 1, "rail_speeds": speeds} | settings)[0]
+    site = site_of(name, {"servers": 4, "tiers": 1, "rails": Rails(speeds=speeds)} | settings)[0]
     return get(name).group(site, 400.0)
 
 
@@ -77,7 +78,7 @@ def test_slices_of_a_rank_keep_to_their_nics(name):
 def test_random_all_to_alls_as_flows_on_the_links_of_a_cluster(name, settings, speeds):
     """Every slice of every pair of ranks is a flow between GPUs, over links that are laid out one by one. With PXN a
     server sends its bytes for a GPU by the NIC of equal rank, as one flow."""
-    group, wired = group_of(name, speeds, **settings), {"tiers": 1, "rail_speeds": speeds, "link_delay_s": 0.0}
+    group, wired = group_of(name, speeds, **settings), {"tiers": 1, "rails": Rails(speeds=speeds), "link_delay_s": 0.0}
     built = cluster(name, 4, 400.0, nvswitch_gigabytes_per_s=1e9, **wired | settings)
     demand = np.random.default_rng(3).uniform(0, 1e9, (16, 16)) * (between(4) > 0)
     sent = demand
@@ -129,7 +130,7 @@ def test_rings_by_hand():
 def test_gradients_of_a_training(settings, server_Bps):
     """The ring all-reduce between 16 servers is longer by its bytes over both bandwidths; NICs of 200 Gbps."""
     settings = JOB | settings | {"job.sharding": "none", "job.overlap_gradients": False, "network.nic_gbps": 200}
-    equal, unequal = (row(small(settings | {"network.rail_speeds": speeds})) for speeds in ((), HALVES))
+    equal, unequal = (row(small(settings | {"network.rails.speeds": speeds})) for speeds in ((), HALVES))
     twice = row(small(settings | {"network.nic_gbps": 400}))
     bytes_ = (equal["dp_comm_s"] - twice["dp_comm_s"]) / (1 / 200e9 - 1 / 400e9)
     assert unequal["dp_comm_s"] - equal["dp_comm_s"] == pytest.approx(bytes_ * (1 / server_Bps - 1 / 200e9))
@@ -139,14 +140,14 @@ def test_switches_store_packets_as_long_as_the_slowest_rail_takes():
     """NDP on a rail: a packet of 4,160 bytes waits on the second of two links."""
     changes = {"network.fabric": "rail-only", "network.payload": "transport", "network.nic_gbps": 400}
     equal, unequal = (
-        scenario(small(JOB | changes | {"network.rail_speeds": speeds})).rates(400.0) for speeds in ((), HALVES)
+        scenario(small(JOB | changes | {"network.rails.speeds": speeds})).rates(400.0) for speeds in ((), HALVES)
     )
     assert unequal.latency_s - equal.latency_s == pytest.approx(4160 * (1 / SLOW - 1 / FAST))
 
 
 def test_a_ring_over_rails_of_a_cluster():
     """Each GPU sends 1 GB to its peer on the next server: by 50 or by 25 GB/s."""
-    built = cluster("rail-only", 4, 400.0, nvswitch_gigabytes_per_s=1e9, rail_speeds=HALVES)
+    built = cluster("rail-only", 4, 400.0, nvswitch_gigabytes_per_s=1e9, rails=Rails(speeds=HALVES))
     gpu = np.arange(32)
     routes = cluster_routes(built, gpu, (gpu + 8) % 32)
     finish = transfer(links_of(built), routes, np.full(32, 1e9), dtype="float64").finish
@@ -166,16 +167,16 @@ def test_links_above_switches_carry_the_nics_below():
     """16 servers on switches of 16 ports: two edge switches a rail, or one server an edge switch of a fat-tree."""
 
     def widths(name, kind, **settings):
-        network = cluster(name, 16, 400.0, radix=16, tiers=2, rail_speeds=HALVES, **settings).network
+        network = cluster(name, 16, 400.0, radix=16, tiers=2, rails=Rails(speeds=HALVES), **settings).network
         return network.capacity[network.run(kind)]
 
     np.testing.assert_allclose(widths("rail-only", "nic up"), np.repeat([FAST, SLOW], 4 * 16))
     np.testing.assert_allclose(widths("rail-only", "edge up"), np.repeat([FAST, SLOW], 4 * 2 * 8))
     np.testing.assert_allclose(widths("rail-optimized", "edge down"), np.tile(np.repeat([FAST, SLOW], 4 * 8), 2))
     np.testing.assert_allclose(widths("fat-tree", "edge up"), np.full(16 * 8, 37.5e9))
-    last = cluster("fat-tree", 3, 400.0, radix=20, tiers=2, rail_speeds=HALVES).network  # of 10, 10 and 4 NICs
+    last = cluster("fat-tree", 3, 400.0, radix=20, tiers=2, rails=Rails(speeds=HALVES)).network  # of 10, 10 and 4 NICs
     np.testing.assert_allclose(last.capacity[last.run("edge up")], np.repeat([40e9, 40e9, 25e9], 10))
-    pods = cluster("fat-tree", 16, 400.0, radix=8, tiers=3, rail_speeds=HALVES).network
+    pods = cluster("fat-tree", 16, 400.0, radix=8, tiers=3, rails=Rails(speeds=HALVES)).network
     np.testing.assert_allclose(pods.capacity[pods.run("edge up")], np.tile(np.repeat([FAST, SLOW], 4), 16))
     np.testing.assert_allclose(pods.capacity[pods.run("aggregation up")], 37.5e9)
 
@@ -183,7 +184,7 @@ def test_links_above_switches_carry_the_nics_below():
 def test_oversubscribed_rails():
     """Radix 4 at 2:1: a switch of two servers and one link up, so a rail of four servers has two. A server sends 8 GB
     to each other one on every rail: 3 x 8 GB leave a NIC, 2 x 2 x 8 GB a switch."""
-    changes = {"network.fabric": "rail-only", "network.rail_speeds": HALVES, "network.oversubscription": 2.0}
+    changes = {"network.fabric": "rail-only", "network.rails.speeds": HALVES, "network.oversubscription": 2.0}
     changes |= {"network.radix": 4, "network.nic_gbps": 400, "network.leaf_servers": "most"}
     job = {f"job.parallel.{name}": degree for name, degree in (("tp", 1), ("pp", 1), ("dp", 1), ("ep", 32))}
     resolved = resolve(small(changes | job | {"job.batch.micro_batches": 1}, "qwen-moe"))
@@ -208,8 +209,11 @@ def behind_a_nic(nic, transceiver, port, links=2):
 def test_parts_are_paid_by_their_speed(name):
     """Four NICs at 400 Gbps: 1,499 + 4 x 659 + 3 x 1,090 + 2 x 150; four at 200 Gbps."""
     fast, slow = behind_a_nic(1499, 659, 1090), behind_a_nic(1079, 239, 374)
-    assert cluster_cost(name, 3, 400.0, tiers=2, rail_speeds=HALVES) == pytest.approx(3 * 4 * (fast + slow))
-    rows = {(part["attached_to"], part["part"]): part for part in cost_table(name, 400.0, tiers=2, rail_speeds=HALVES)}
+    assert cluster_cost(name, 3, 400.0, tiers=2, rails=Rails(speeds=HALVES)) == pytest.approx(3 * 4 * (fast + slow))
+    rows = {
+        (part["attached_to"], part["part"]): part
+        for part in cost_table(name, 400.0, tiers=2, rails=Rails(speeds=HALVES))
+    }
     to = next(to for to, _ in rows if not to.endswith("nic_gbps"))
     assert (rows[to, "nic"]["count"], rows[to, "nic"]["unit_usd"]) == (4, 1499)
     half = rows[f"{to} at 0.5 of nic_gbps", "switch_port"]
@@ -218,10 +222,10 @@ def test_parts_are_paid_by_their_speed(name):
 
 def test_power_and_rows_by_speed():
     half = [cluster_watts("rail-only", 3, gbps, tiers=2) / 2 for gbps in (400.0, 200.0)]
-    assert cluster_watts("rail-only", 3, 400.0, tiers=2, rail_speeds=HALVES) == pytest.approx(sum(half))
+    assert cluster_watts("rail-only", 3, 400.0, tiers=2, rails=Rails(speeds=HALVES)) == pytest.approx(sum(half))
     changes = {"network.fabric": "rail-only", "network.nic_gbps": 400}
     unequal, fast, slow = (
-        row(small(JOB | changes | more)) for more in ({"network.rail_speeds": TURNS}, {}, {"network.nic_gbps": 200})
+        row(small(JOB | changes | more)) for more in ({"network.rails.speeds": TURNS}, {}, {"network.nic_gbps": 200})
     )
     assert unequal["network_cost_usd"] == pytest.approx((fast["network_cost_usd"] + slow["network_cost_usd"]) / 2)
     assert slow["iteration_s"] == pytest.approx(unequal["iteration_s"])  # a rank waits for its slow NICs
@@ -231,35 +235,37 @@ def test_power_and_rows_by_speed():
 @pytest.mark.parametrize("name", ON_TREES)
 def test_equal_speeds_change_nothing(name):
     usual = row(small(JOB | {"network.fabric": name}))
-    assert row(small(JOB | {"network.fabric": name, "network.rail_speeds": (1.0,) * 8})) == usual
+    assert row(small(JOB | {"network.fabric": name, "network.rails.speeds": (1.0,) * 8})) == usual
 
 
 def test_lists_vary_on_a_command_line_and_are_text_in_rows():
-    stated = read_statement({"network.rail_speeds": ["1+0.5", "1+1"], "model.dense_blocks": "0+2"}, text=True)
-    assert stated == {"network.rail_speeds": [(1.0, 0.5), (1.0, 1.0)], "model.dense_blocks": (0, 2)}
-    assert in_row("network.rail_speeds", (1.0, 0.5)) == "1+0.5"
+    stated = read_statement({"network.rails.speeds": ["1+0.5", "1+1"], "model.dense_blocks": "0+2"}, text=True)
+    assert stated == {"network.rails.speeds": [(1.0, 0.5), (1.0, 1.0)], "model.dense_blocks": (0, 2)}
+    assert in_row("network.rails.speeds", (1.0, 0.5)) == "1+0.5"
     assert in_row("traffic.trace.records", (3, 5)) == "3-5"
     assert in_row("network.nic_gbps", 400.0) == 400.0
 
 
 @pytest.mark.parametrize("paths", ["spray", "ecmp"])
 def test_cases_at_once_are_as_alone(paths):
-    settings = JOB | {"network.fabric": "rail-optimized", "network.rail_speeds": HALVES, "network.paths": paths}
+    settings = JOB | {"network.fabric": "rail-optimized", "network.rails.speeds": HALVES, "network.paths": paths}
     gbps, speeds = [200, 400], [HALVES, TURNS, ()]
-    together = simulate(cases(small(settings), {"network.rail_speeds": speeds, "network.nic_gbps": gbps})).rows()
+    together = simulate(cases(small(settings), {"network.rails.speeds": speeds, "network.nic_gbps": gbps})).rows()
     alone = [
-        row(small(settings | {"network.rail_speeds": own, "network.nic_gbps": each})) for own in speeds for each in gbps
+        row(small(settings | {"network.rails.speeds": own, "network.nic_gbps": each}))
+        for own in speeds
+        for each in gbps
     ]
     assert [each["iteration_s"] for each in together] == pytest.approx([each["iteration_s"] for each in alone])
     assert len({each["iteration_s"] for each in alone}) >= 4
-    assert together[0]["network.rail_speeds"] == "1+1+1+1+0.5+0.5+0.5+0.5"
+    assert together[0]["network.rails.speeds"] == "1+1+1+1+0.5+0.5+0.5+0.5"
 
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"network.rail_speeds": (1.0, 0.5)}, "must have 8 numbers up to 1, a speed for each NIC of a server"),
-        ({"network.rail_speeds": (0.5,) * 8}, "and 1 for the fastest, got [0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]."),
+        ({"network.rails.speeds": (1.0, 0.5)}, "must have 8 numbers up to 1, a speed for each NIC of a server"),
+        ({"network.rails.speeds": (0.5,) * 8}, "and 1 for the fastest, got [0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]."),
         ({"network.nics": 4}, "must have 4 numbers up to 1"),
         ({"network.nic_gbps": 100}, "at least the 100 Gbps from which prices are listed, got 0.5 of network.nic_gbps"),
         ({"compute.rate": "measured", "compute.measured.iteration_s": 1.0}, "must be empty with compute.measured"),
@@ -270,16 +276,16 @@ def test_cases_at_once_are_as_alone(paths):
     ],
 )
 def test_what_is_refused(changes, sentence):
-    base = {"network.fabric": "fat-tree", "network.rail_speeds": HALVES, "network.nic_gbps": 400}
+    base = {"network.fabric": "fat-tree", "network.rails.speeds": HALVES, "network.nic_gbps": 400}
     said = refused(base | changes, small(JOB))
-    assert said.startswith("network.rail_speeds ")
+    assert said.startswith("network.rails.speeds ")
     assert sentence in said
 
 
 def test_a_speed_is_above_0_and_at_most_1():
     for speed in (0.0, 1.5):
-        with pytest.raises(InputError, match=r"rail_speeds must be a list, each a number above 0 and at most 1"):
-            small({"network.rail_speeds": (1.0, speed)})
+        with pytest.raises(InputError, match=r"rails\.speeds must be a list, each a number above 0 and at most 1"):
+            small({"network.rails.speeds": (1.0, speed)})
 
 
 def test_what_python_callers_are_refused():
@@ -289,4 +295,4 @@ def test_what_python_callers_are_refused():
         degrade(Electrical(400.0, speeds=HALVES), "server", servers=4)
     for call in (cost_table, lambda name, gbps, **more: cluster(name, 4, gbps, **more)):
         with pytest.raises(InputError, match="leave it empty on torus"):
-            call("torus", 400.0, rail_speeds=HALVES)
+            call("torus", 400.0, rails=Rails(speeds=HALVES))

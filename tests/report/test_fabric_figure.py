@@ -11,6 +11,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 from matplotlib.patches import FancyBboxPatch
 
+from mfabric_jax.case.network import Rails
 from mfabric_jax.fabric import Cluster, cluster, get
 from mfabric_jax.fabric.graph import graph_of
 from mfabric_jax.fabric.graphs import made as graphs
@@ -114,7 +115,7 @@ def test_words_tell_the_counts_and_every_pair_of_nodes_shown_that_is_joined_has_
 
 def test_links_of_unequal_nics_tell_their_ends():
     """16 servers on switches of 16 ports: links of 200 or of 400 Gbps on rails, of 300 on average in a fat-tree."""
-    settings = {"radix": 16, "tiers": 2, "rail_speeds": (1.0, 0.5) * 4}
+    settings = {"radix": 16, "tiers": 2, "rails": Rails(speeds=(1.0, 0.5) * 4)}
     told = {
         name: " | ".join(words(build_fabric(cluster(name, 16, 400.0, **settings))))
         for name in ("fat-tree", "rail-only")

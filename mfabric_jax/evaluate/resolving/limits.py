@@ -103,7 +103,7 @@ LIMITS = (
     ),
     CaseLimit(SHARED, "job.overlap_gradients", (False,), "job.sharding gradients or parameters, which overlap anyway"),
     CaseLimit(CALIBRATED, "compute.rate", ("kernels",), "compute.calibration measured"),
-    CaseLimit(_is("compute.rate", "measured"), "network.rail_speeds", EQUAL_NICS, "compute.measured, on equal NICs"),
+    CaseLimit(_is("compute.rate", "measured"), "network.rails.speeds", EQUAL_NICS, "compute.measured, on equal NICs"),
     CaseLimit(CALIBRATED, "compute.kernels.table", (None,), "compute.calibration measured, which fits the usual table"),
 )
 
@@ -133,7 +133,7 @@ def check_network(case: Case, on: Fabric, tree_nics: int) -> None:
         )
     links = on.links(FabricSite(network=case.network))
     on.check_ratio(case.network.oversubscription, links)
-    on.check_speeds(case.network.rail_speeds, case.network.nics)
+    on.check_speeds(case.network.rails.speeds, case.network.nics)
     if case.network.in_network.sharp:
         on.check_sharp(links)
     two = Tree(1, case.network.radix, tiers=2)
@@ -155,13 +155,13 @@ MODELLED: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {  # values that 
         ("traffic.source", ("shares",)),
     ),
     "serving": (
-        ("network.rail_speeds", EQUAL_NICS),
+        ("network.rails.speeds", EQUAL_NICS),
         ("network.paths", ("spray",)),
         ("network.in-network.sharp", (False,)),
     ),
-    "replay and jobs": (("network.rail_speeds", EQUAL_NICS),),
+    "replay and jobs": (("network.rails.speeds", EQUAL_NICS),),
     "failures": (
-        ("network.rail_speeds", EQUAL_NICS),
+        ("network.rails.speeds", EQUAL_NICS),
         ("network.in-network.sharp", (False,)),
         ("run.replicas", (1,)),
         ("run.sample", (None,)),
@@ -174,7 +174,7 @@ MODELLED: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {  # values that 
         *((f"placement.{rule}.every", (0,)) for rule in ("longest-processing-time", "hierarchical", "with-circuits")),
     ),
     "an iteration as a graph": (
-        ("network.rail_speeds", EQUAL_NICS),
+        ("network.rails.speeds", EQUAL_NICS),
         ("network.in-network.sharp", (False,)),
         ("network.paths", ("spray",)),
         ("job.overlap", ("none", "passes")),
@@ -262,10 +262,10 @@ def check_values(resolved: Resolved) -> None:
 def _check_slow_rails(resolved: Resolved) -> None:
     """Raise Misfit if the NICs of the slowest rail have no price."""
     network, listed = resolved.case.network, resolved.parts.prices.gbps
-    slowest = min(network.rail_speeds, default=1)
+    slowest = min(network.rails.speeds, default=1)
     if network.nic_gbps * slowest < listed[0]:
         raise Misfit(
-            f"network.rail_speeds must leave every NIC at least the {listed[0]:g} Gbps from which prices are listed, "
+            f"network.rails.speeds must leave every NIC at least the {listed[0]:g} Gbps from which prices are listed, "
             f"got {slowest:g} of network.nic_gbps {network.nic_gbps:g}, {network.nic_gbps * slowest:g} Gbps."
         )
 

@@ -24,7 +24,7 @@ from mfabric_jax.workload.space import OPEN, OpenJob, SetUp
 
 ONE_FABRIC = "fat-tree"  # where the set-up of `job.search = one` is found: no link is shared
 OF_NICS = (
-    *("network.nic_gbps", "network.rail_speeds", "network.nics", "network.nic_use"),
+    *("network.nic_gbps", "network.rails.speeds", "network.nics", "network.nic_use"),
     *("network.alpha_s", "network.link_delay_s"),
 )
 UNREAD = ("serving.", "failures.", "network.prices", "job.training_tokens", "job.search")

@@ -372,8 +372,8 @@ REFUSED = [
     ("--fabric full-mesh --set network.oversubscription=3", "network.oversubscription must be auto or 1 on full-mesh"),
     ("--fabric fat-tree --set network.radix=5", "network.radix must be even"),
     (
-        "--fabric fat-tree --set network.rail_speeds=1+1+1+1+1+1+1+0.5",
-        "network.rail_speeds must be empty for serving, got [1.0, 1.0",
+        "--fabric fat-tree --set network.rails.speeds=1+1+1+1+1+1+1+0.5",
+        "network.rails.speeds must be empty for serving, got [1.0, 1.0",
     ),
     ("--fabric fat-tree,torus --set network.paths=ecmp", "network.paths must be spray for serving, got ecmp."),
     ("--fabric mfabric --set circuits.delay_s=1", "circuits.delay_s is not read by serve; leave it out."),

@@ -126,8 +126,8 @@ def test_messages_have_the_bytes_of_the_iteration(ends):
         ({"job.parts": 2}, "job.overlap must be none or passes for an iteration as a graph, got parts."),
         ({"network.paths": "ecmp"}, "network.paths must be spray for an iteration as a graph, got ecmp."),
         (
-            {"network.fabric": "fat-tree", "network.rail_speeds": (1.0, 0.5) * 4, "network.nic_gbps": 200},
-            "network.rail_speeds must be empty for an iteration as a graph",
+            {"network.fabric": "fat-tree", "network.rails.speeds": (1.0, 0.5) * 4, "network.nic_gbps": 200},
+            "network.rails.speeds must be empty for an iteration as a graph",
         ),
         ({"network.fabric": "torus"}, "needs a switch tree or mfabric, got torus"),
     ],

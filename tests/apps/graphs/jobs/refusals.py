@@ -41,12 +41,12 @@ REFUSED = [
         "network.fabric graph is not read by jobs",
     ),
     (
-        on_fabric(ON_SERVERS, servers=4, rack=2, case={"network.rail_speeds": [1, 0.5]}),
-        "network.rail_speeds must be empty for replay and jobs, got [1.0, 0.5].",
+        on_fabric(ON_SERVERS, servers=4, rack=2, case={"network.rails.speeds": [1, 0.5]}),
+        "network.rails.speeds must be empty for replay and jobs, got [1.0, 0.5].",
     ),
     (
-        of_jobs({"case": {"network": {"fabric": "fat-tree", "rail_speeds": [1, 0.5] * 4}}, "links": ["a"]}),
-        "network.rail_speeds must be empty for replay and jobs, got [1.0, 0.5",
+        of_jobs({"case": {"network": {"fabric": "fat-tree", "rails": {"speeds": [1, 0.5] * 4}}}, "links": ["a"]}),
+        "network.rails.speeds must be empty for replay and jobs, got [1.0, 0.5",
     ),
     (of_jobs({"case": 3}), "case of job 0 must be the name of a file, or a table of settings"),
     (of_jobs({"case": {"gpu": ["H100-SXM", "B200-HGX"]}}), "must be one case, got 2 that differ in gpu.name"),

@@ -28,7 +28,7 @@ REFUSED = [
     (run(OPTICAL | {"network.mfabric.optical_degree": 2}), "must be below the 2 NICs of a server"),
     (run(OPTICAL, region_servers=3), "region_servers must divide the 4 servers, got 3"),
     (run(servers=20_000), "servers must be at most 16,384 in a replay, got 20,000 for 4 ranks."),
-    (run({"network.nics": 2, "network.rail_speeds": (1.0, 0.5)}), "rail_speeds must be empty for replay and jobs"),
+    (run({"network.nics": 2, "network.rails.speeds": (1.0, 0.5)}), "rails.speeds must be empty for replay and jobs"),
     (run(servers=1), "servers must hold 4 GPUs"),
     (run(algorithms=BY_SWITCHES), "algorithms may name in-network only if network.in-network.sharp is true"),
     (run(SHARP), "network.in-network.sharp is not used, since algorithms names no in-network"),
