@@ -2,7 +2,7 @@
 
 - `changelog.md`, `contributing.md` and `benchmarks.md` are pages of the root folder; their links are turned.
 - A line `<!-- made: NAME -->` stands for reference: settings, columns, public names (tests/docs_reference.py).
-- A line `<!-- README: Heading -->` stands for that section of the README; without a name for what is before the first.
+- The README opens `index.md`, the site's home, in place of its title.
 - `command_line.md` holds what every command says of itself, `python/` a page of docstrings for every public package.
 - A setting in code, such as `network.nic_gbps`, leads to its row in `case.md`.
 """
@@ -37,7 +37,6 @@ ON_SITE = {place: f"docs/{page}" for page, place in OUTSIDE.items()} | {"README.
 BOOST = {"case.md": 2, "changelog.md": 0.2, "benchmarks.md": 0.5}  # in answers of the search
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s]+)\)")
 IMAGE = re.compile(r"(!\[[^\]]*\])\(([^)\s]+)\)")
-SECTION = re.compile(r"<!-- README: ?(.*?) ?-->")
 FENCED = re.compile(r"^(```.*?^```$)", re.M | re.S)
 CELL = re.compile(r"<td.*?</td>", re.S)
 ROW = re.compile(r"<tr>\n<td><code>([a-z][\w.-]+)</code>")
@@ -67,14 +66,16 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Sections of the README in their places, and links to what is on the site under another name or not at all."""
+    """Reference in its places, the README at home, and links to what is on the site under another name or not at all."""
     if page.parent is None:  # alone in its tab
         page.meta["hide"] = ["navigation"]
     page.meta["search"] = {"boost": BOOST.get(page.file.src_uri, 1)}
     home = posixpath.dirname(OUTSIDE.get(page.file.src_uri, f"docs/{page.file.src_uri}"))
-    markdown = made_again(markdown)
-    markdown = SECTION.sub(lambda found: turned(section(found[1]), "", page, files), markdown)
-    return turned(markdown, home, page, files)
+    text = turned(made_again(markdown), home, page, files)
+    if page.file.src_uri != "index.md":
+        return text
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    return turned(readme, "", page, files) + text.partition("\n")[2]
 
 
 def turned(markdown, home, page, files):
@@ -106,15 +107,6 @@ def title(link, home):
     """What a page is called, where the text of a link is the name of its file."""
     file = ROOT / home / link.partition("#")[0]
     return file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") if file.is_file() else link
-
-
-def section(heading):
-    """A section of the README with its heading; without a name what stands between the title and the first heading."""
-    title, _, rest = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## ")
-    if not heading:
-        return title.partition("\n")[2].strip()
-    (found,) = [text for text in f"{rest}\n".split("\n## ") if text.partition("\n")[0] == heading]
-    return f"## {found.strip()}"
 
 
 def command_line():
