@@ -44,7 +44,7 @@ TRAFFIC = {
     "measured": {"traffic.source": "shares"},
 }
 MODELS = tuple(PUBLISHED)
-# All-to-alls over the fat-tree's at packet level; how they were run: docs/accuracy.md.
+# All-to-alls over the fat-tree's at packet level; how they were run: the first docstring.
 PACKETS: dict[tuple[str, str], Mapping[str, float]] = {
     (RAILS, "authors"): dict(zip(MODELS, (0.69, 0.76, 1.57, 1.17), strict=True)),
     (RINGS, "authors"): dict(zip(MODELS, (1.9, 2.2, 3.3, 1.7), strict=True)),

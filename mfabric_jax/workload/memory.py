@@ -1,7 +1,7 @@
 """Memory of a GPU in training: weights, gradients, optimizer (arXiv 1910.02054), activations by part, and buffers.
 
 Activations follow arXiv 2205.05198, for gated FFNs, no dropout, fused attention, expert probabilities applied to the
-gated product, and recomputation (formula: docs/models.md). Ranks receive even loads, unless `loads` states a
+gated product, and recomputation (elements: `activation_bytes`). Ranks receive even loads, unless `loads` states a
 `RankLoad` per pipeline stage. `HEADROOM` covers communicators, fragmentation and libraries.
 """
 
@@ -231,7 +231,18 @@ DROPPED = {  # activations that are not kept, by recomputed part
 
 
 def activation_bytes(workload: Workload, *, moe: bool) -> dict[str, float]:
-    """Return the bytes per token that a block keeps for its backward pass, by name, if nothing is recomputed."""
+    """Return the bytes per token that a block keeps for its backward pass, by name, if nothing is recomputed.
+
+    Elements in sum, with h `hidden`, after arXiv 2205.05198:
+
+    - grouped-query attention: 2h + 2 head_dim (heads + kv_heads)
+    - latent attention: 2h + 2 (query_rank + kv_rank) + rope_dim + 2 heads (nope_dim + rope_dim + value_dim)
+    - linear attention: 2h + 5 heads head_dim
+    - dense FFN: 2h + 3 dense_hidden
+    - MoE: 2h + 2 experts + top_k (h + 3 expert_hidden) + 3 shared_hidden
+
+    An element has two bytes; inputs of products have `kept_bytes`.
+    """
     model = workload.architecture
     there = 1.0 if moe else model.dense_part  # of the blocks, those with an FFN
     elements = model.attention.activation_elements(model.hidden) | {
