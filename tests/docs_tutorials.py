@@ -88,7 +88,7 @@ def page(name: str, printed: list[str]) -> str:
         parts.append(shown(name, cell))
         if cell.code and (said := next(left).rstrip()):
             parts.append(f"```text\n{said}\n```")
-    parts += [f"The program: [{name}.py]({name}.py), run by `python -m tests.docs_tutorials --write` for this page."]
+    parts += [f"The program: [{name}.py]({name}.py)."]
     return "\n\n".join(parts) + "\n"
 
 

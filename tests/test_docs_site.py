@@ -20,8 +20,11 @@ CHROMIUM = shutil.which("chromium")
 DOCS = ROOT / "docs"
 MADE = {"command_line.md", "changelog.md", "contributing.md", "benchmarks.md"}  # by docs/site/hooks.py
 GALLERY = (DOCS / "gallery.md").read_text(encoding="utf-8")
-FIGURE = re.compile(r"^!\[[^\]]+\]\(images/([\w-]+\.png)\)\n((?:(?!!\[)[\s\S])*?)^```sh\n([\s\S]*?)^```", re.M)
-FIGURES = {name: block for name, _, block in FIGURE.findall(GALLERY)}
+BLOCK = re.compile(r"([\s\S]*?)^```sh\n([\s\S]*?)^```", re.M)  # a command, behind the pictures that it makes
+PICTURE = re.compile(r"^!\[[^\]]+\]\(images/([\w-]+)\.png\)$", re.M)
+FIGURES = {
+    f"{name}.png": made.replace("NAME", name) for text, made in BLOCK.findall(GALLERY) for name in PICTURE.findall(text)
+}
 
 
 def in_navigation():

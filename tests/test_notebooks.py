@@ -1,4 +1,4 @@
-"""What a notebook shows: short words for objects, tables, data frames, bars; the example notebook runs."""
+"""What a notebook shows: short words for objects, tables, data frames, bars; the notebooks run."""
 
 import io
 import json
@@ -17,7 +17,7 @@ from mfabric_jax.support import progress
 from mfabric_jax.support.notebooks import LEFT, MOST, Rows, frame, html_table
 from tests.small import small
 
-FIRST = pathlib.Path(__file__).parents[1] / "docs" / "notebooks" / "first.ipynb"
+NOTEBOOKS = sorted((pathlib.Path(__file__).parents[1] / "docs" / "notebooks").glob("*.ipynb"))
 ROWS = [{"fabric": "fat-tree", "gpus": 8, "s": 1.23456}, {"fabric": "a<b", "gpus": 8, "s": None, "further": 1}]
 
 
@@ -127,20 +127,35 @@ def code_of(path):
     return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
 
 
-def test_the_notebook_holds_no_outputs():
-    cells = code_of(FIRST)
-    assert len(cells) > 5
-    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
+def test_notebooks_hold_no_outputs():
+    assert len(NOTEBOOKS) == 3
+    for notebook in NOTEBOOKS:
+        cells = code_of(notebook)
+        assert len(cells) > 3
+        assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
+
+
+def test_a_fabric_and_a_policy_of_one_s_own_are_40_lines():
+    (own,) = [notebook for notebook in NOTEBOOKS if notebook.stem == "own_fabric_and_policy"]
+    lines = [line for cell in code_of(own) for line in cell["source"] if line.strip()]
+    assert len(lines) <= 40 + 10  # and ten to run them
+
+
+FOUND = {
+    "many_configurations": lambda names: len(names["rows"]) == 10_000 and names["rows"]["iteration_s"].min() > 0,
+    "gradients_and_policies": lambda names: names["by_gbps"] < 0 and names["gaps"].loc["clairvoyant"].max() == 0,
+    "own_fabric_and_policy": lambda names: names["rows"].groupby("policy")["reconfig_s"].max()["uniform"] == 0,
+}
 
 
 @pytest.mark.slow
-def test_the_notebook_runs(command_line, monkeypatch):
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs(notebook, command_line, monkeypatch, tmp_path):
     """As Python: the last line of a cell is what it shows."""
     pytest.importorskip("pandas")
     monkeypatch.setenv("MPLBACKEND", "agg")
+    monkeypatch.chdir(tmp_path)
     names: dict = {}
-    for cell in code_of(FIRST):
-        exec(compile("".join(cell["source"]), str(FIRST), "exec"), names)
-    assert len(names["rows"]) == 4
-    assert (names["rows"]["iteration_s"] > 0).all()
-    assert float(names["plan"].circuits.count.sum()) > 0
+    for cell in code_of(notebook):
+        exec(compile("".join(cell["source"]), str(notebook), "exec"), names)
+    assert FOUND[notebook.stem](names)

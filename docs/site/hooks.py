@@ -66,7 +66,7 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Reference in its places, the README at home, and links to what is on the site under another name or not at all."""
+    """Reference in its places, the README at home, and links to what the site names otherwise or does not have."""
     if page.parent is None:  # alone in its tab
         page.meta["hide"] = ["navigation"]
     page.meta["search"] = {"boost": BOOST.get(page.file.src_uri, 1)}

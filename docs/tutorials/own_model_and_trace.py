@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Your own model and trace
 #
-# A model is a file of its dimensions, or the `config.json` of a released one ([models](../models.md)).
-# Degrees that you leave open are searched: what fits the memory and takes the least time.
+# How fast does your model train with your routing? Give its dimensions or a released `config.json`
+# ([models](../models.md)) and a recording; open degrees are searched.
 # %%
 from pathlib import Path
 
@@ -24,13 +24,12 @@ sizes = {"job.parallel.gpus": 64, "job.parallel.ep": 16, "job.batch.global_batch
 case = Case().with_({"model.name": "mine.toml", **sizes})
 found = resolve(case)
 print(f"{found.job.model}: tensor {found.job.tp}, pipeline {found.job.pp}, experts {found.job.ep}")
-print(found.why["job.parallel.tp"])
 # %% [markdown]
 # ## A recording
 #
-# You counted how many tokens each rank sent to each expert: an array [iteration, layer, micro-batch, source
-# rank, expert]. Here it is drawn: a few experts are popular, others in every layer, and drift. Yours may lack
-# axes, or come from Megatron, SGLang, vLLM ([formats](../traffic.md#recordings)).
+# A recording counts the tokens that each rank sent to each expert: an array [iteration, layer, micro-batch, source
+# rank, expert]. This one is drawn; yours may lack axes, or come from Megatron, SGLang or vLLM
+# ([formats](../traffic.md#recordings)).
 # %%
 rng = np.random.default_rng(0)
 popular = rng.dirichlet(np.full(64, 0.5), size=16)  # of every layer
@@ -46,7 +45,7 @@ print(f"generated traffic like it: skew {knobs.skew:.2f}, drift {knobs.drift:.2f
 # %% [markdown]
 # ## What it means for the job
 #
-# The same case with experts chosen evenly, as measured in OLMoE (the default), and as recorded:
+# The same case with even experts, as measured in OLMoE (the default), and as recorded:
 # %%
 fabrics = {"network.fabric": ["fat-tree", "mfabric"]}
 rows = []
@@ -59,16 +58,12 @@ for name, said in {
 columns = ["fabric", "variant", "iteration_s", "ep_share", "rank_load_over_mean"]
 print(report.plain(rows, columns))
 # %% [markdown]
-# `ep_share` is the part of an iteration in which all-to-alls hold computation up, `rank_load_over_mean` how
-# much more than the mean the busiest rank receives. What a recording means for a job, with predictors and a
-# page, is also one command:
+# `ep_share` is the fraction of an iteration in which all-to-alls hold computation up, `rank_load_over_mean` what the
+# busiest rank receives over the mean. In one command:
 #
 # ```sh
 # mfabric traces study mine.npz --model mine.toml --gpus 64 --ep 16 --out study.html
 # ```
 #
-# Look first whether there is anything to choose. Few servers with many circuits (`network.mfabric.optical_degree`) get
-# the same ones from every policy: a region of two servers always, four servers with the usual six circuits two for each
-# pair. `compare --policy greedy,uniform` says so: "policy has no effect on iteration_s: greedy, uniform give equal
-# times where other settings are equal." A recording cannot tell policies apart there: take a larger `job.parallel.ep`,
-# or a smaller degree.
+# A region of few servers gets the same circuits from every policy: two servers always, four with the usual six circuits
+# (`network.mfabric.optical_degree`). To compare policies take a larger `job.parallel.ep` or a smaller degree.

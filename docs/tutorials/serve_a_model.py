@@ -1,9 +1,8 @@
 # %% [markdown]
 # # Serve a model
 #
-# In serving every step of decoding sends each token to its experts and back, layer after layer, within tens
-# of milliseconds. This asks what a fabric does to the time from token to token, and to the price of a million
-# tokens ([what is modelled](../serving.md)).
+# What does the fabric change when DeepSeek-V3 serves on 64 H200? On most fabrics the price, not the speed, which
+# attention limits ([what is modelled](../serving.md)).
 # %%
 from mfabric_jax import Case, cases, report
 from mfabric_jax.apps.serving import deployment, serve
@@ -12,27 +11,25 @@ case = Case().with_({"model.name": "deepseek-v3", "gpu.name": "H200-SXM", "servi
 case = case.with_({"circuits.policy": "uniform", "circuits.routing": "split"})  # of mfabric: demand is even
 axes = {"network.fabric": ["fat-tree", "full-mesh", "mfabric", "nvl72"]}
 rows = list(serve(cases(case, axes)))
-columns = ["fabric", "batch", "tpot_s", "tokens_per_s_per_gpu", "usd_per_million_tokens", "bound_by"]
+columns = ["fabric", "batch", "tpot_s", "tokens_per_s_per_gpu", "usd_per_million_tokens"]
 print(report.plain(rows, columns))
 # %% [markdown]
-# `tpot_s` is the time from token to token, `bound_by` what holds a layer. No public price of nvl72 is known.
+# `tpot_s` is the time from token to token. nvl72 has no public price.
 #
 # ## A target instead of a batch
 #
-# With `serving.tpot_ms` every row has the batch that gives the most tokens a second within that time, at the slow end
-# of the band (measured steps took 1.06 to 1.35 times their prediction). It runs in two micro-batches that overlap or in
-# one, which halves what a step reads of the experts:
+# With `serving.tpot_ms` each row has the batch with the most tokens per second in time, at the slow end of the band, in
+# two micro-batches that overlap or in one:
 # %%
 rows = []
-for target in (25, 50, 100):
+for target in (25, 50):
     aimed = case.with_({"serving.tpot_ms": target})
     rows += [row | {"target_ms": target} for row in serve(cases(aimed, axes))]
-print(report.plain(rows, ["target_ms", "fabric", "overlap", "batch", "tokens_per_s_per_gpu", "usd_per_million_tokens"]))
+print(report.plain(rows, ["target_ms", "fabric", "batch", "tokens_per_s_per_gpu", "usd_per_million_tokens"]))
 # %% [markdown]
 # ## The whole curve, as arithmetic
 #
-# A deployment is worked out once. A step is then a formula of batch, context and bandwidth: numbers or
-# arrays, in NumPy or JAX, so that a curve is one call and `jax.grad` says what more bandwidth would bring.
+# A step of a deployment is a formula of batch, context and bandwidth, for NumPy or JAX arrays and `jax.grad`:
 # %%
 import numpy as np
 from matplotlib.figure import Figure
@@ -54,9 +51,8 @@ figure.savefig("speed.png", dpi=110, bbox_inches="tight")
 # %% [markdown]
 # ![Throughput of a GPU against speed of a request, four fabrics](speed.png)
 #
-# (2 x batch, since two micro-batches take turns.) All four lines are the same: attention takes longer than
-# communication, which two micro-batches hide. The kink is at 128 tokens, where products begin another row of tiles.
-# The same from the shell:
+# All four lines are the same: attention takes longer than communication, which two micro-batches hide. At 128 tokens
+# products begin another row of tiles. From the shell:
 #
 # ```sh
 # mfabric serve --gpu H200-SXM --ep 64 --tpot-ms 50 --fabrics fat-tree,full-mesh,mfabric,nvl72 \

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Write and train a policy
 #
-# A policy says which servers of a region are joined by optical circuits: a function of the bytes [S S]
-# between servers that JAX can trace ([the rules](../extending.md#a-policy-of-your-own)). This one looks at
-# squares, so that heavy pairs count more; `greedy` deals the circuits.
+# A policy chooses circuits for the bytes [S S] between servers: a function that JAX can trace
+# ([rules](../extending.md#a-policy-of-your-own)). This one squares demand, so that heavy pairs count more; `greedy`
+# deals the circuits. Training gains about 1 % so far.
 # %%
 from pathlib import Path
 
@@ -18,8 +18,7 @@ def squared(demand, region, *, previous=None, key=None):
 # %% [markdown]
 # ## How good is it?
 #
-# No circuits and no routing end an all-to-all before the busiest server has sent its bytes over all of its
-# NICs: the *degree bound*. One compiled call judges 32 demands:
+# No circuits and no routing beat the *degree bound*: the busiest server sends its bytes over all of its NICs.
 # %%
 import jax
 
@@ -44,20 +43,14 @@ for name in ("uniform", "greedy", "mine.py:squared"):
     policies.check_legal(name, policy(demands[0], region).circuits.count, region.optical_degree)
     print(f"{name:16} {over_bound(policy):.3f} times the degree bound")
 # %% [markdown]
-# The routing is the paper's: a pair with circuits uses them alone, so that one circuit for a heavy pair holds
-# everything up, and plain greedy is no better here than circuits spread evenly
+# With the paper's routing a pair with circuits uses only these, so a single circuit for a heavy pair delays everything
 # ([other routings](../concepts.md#who-talks-to-whom)).
 #
 # ## Train one
 #
-# Training gains little so far: trials of whole circuits lowered held-out times by 1 % at most, and gradients, which
-# lower the time of real-valued circuits, made whole ones slower where there was something to learn
-# ([what learning is worth](../policies.md#what-learning-is-worth)). Judge what comes out before you use it.
-#
-# An *index* is a rule of five numbers, found by trials; a *network* follows gradients and takes minutes.
-# Demand comes from families with fixed splits: a policy is trained on one and judged on another
-# ([learning](../policies.md#learning)). This run is as small as it can be; a killed run goes on from its last
-# checkpoint.
+# An *index* is a rule of five numbers, found by trials; a *network* follows gradients, which made whole circuits slower
+# ([what learning is worth](../policies.md#what-learning-is-worth)). A killed run goes on from its last checkpoint. This
+# run is as small as possible ([learning](../policies.md#learning)):
 # %%
 small = {"steps": 1, "batch": 2, "sizes": (4,), "routing": "unsplit", "log_every": 1, "checkpoint_every": 1}
 learning.train(learning.TrainingSettings(kind="index", **small), "run")
@@ -66,7 +59,7 @@ print(f"trained index    {over_bound(policies.get('run/trained.policy')):.3f} ti
 # %% [markdown]
 # ## In a whole training iteration
 #
-# A policy is used by name or by file wherever one is asked for, also as `--policy` on the command line:
+# By name or file, also as `--policy` on the command line:
 # %%
 case = Case().with_({"model.name": "mixtral-8x22b", "model.recipe": "paper", "network.fabric": "mfabric"})
 case = case.with_(
@@ -75,6 +68,4 @@ case = case.with_(
 rows = simulate(cases(case, {"circuits.policy": ["greedy", "mine.py:squared", "run/trained.policy"]})).rows()
 print(report.plain(rows, ["policy", "iteration_s", "ep_comm_s", "reconfig_s"]))
 # %% [markdown]
-# Next: [every policy and how good it is](../policies.md), [forecasts that
-# err](../policies.md#forecasts-that-err), [schedules that turn inside an
-# all-to-all](../circuit_schedules.md).
+# Next: [policies](../policies.md), [circuit schedules](../circuit_schedules.md).
