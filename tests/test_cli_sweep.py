@@ -45,7 +45,7 @@ def test_a_sweep_in_parts_and_questions_to_it(space, tmp_path, capsys, monkeypat
     assert main(["sweep", str(space), "--out", out]) == 0
     said = capsys.readouterr()
     assert "10 configurations in 3 files" in said.out
-    assert re.search(r"4 of them now, [\d.]+ (s a case|cases a second)", said.out)
+    assert re.search(r"4 of them by this run, [\d.]+ (s a case|cases a second)", said.out)
     assert "sweep: 10 cases in 3 files; 2 files with 6 cases exist already" in said.err
     assert "sweep: 10 of 10 done" in said.err
     words = ["--where", "nic_gbps = 200", "--sort", "iteration_s:down", "--limit", "3", "--out", best]

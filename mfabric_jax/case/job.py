@@ -80,8 +80,8 @@ class GpuSettings(SettingsGroup, frozen=True):
     nvls: Annotated[
         bool,
         doc(
-            "NVSwitches reduce (NVLS, from H100 on) in all-reduces inside a server whose times are not measured: those"
-            " of gradients, and of TP where the GPU's kernels were not measured and job.parallel.sequence is false."
+            "NVSwitches (H100 or later) reduce in all-reduces inside a server (NVLS), unless their times are measured:"
+            " in those of gradients, and in those of TP if job.parallel.sequence is false."
         ),
     ] = False
     watts: Annotated[Amount | None, doc("Power of a GPU [W].")] = None
@@ -110,8 +110,8 @@ class Parallel(SettingsGroup, frozen=True):
     tp_reduces: Annotated[
         Literal["attention", "all", "copies"] | None,
         doc(
-            "Outputs that TP ranks all-reduce: those of attention; all (experts and dense FFNs too); or copies (all,"
-            " experts' for every copy of a token, as Megatron-LM's all-to-all dispatcher gathers them) (auto: the"
+            "Outputs that TP ranks all-reduce. attention: of attention; all: of experts and dense FFNs too; copies: as"
+            " all, but of experts once per copy of a token, as in Megatron-LM's all-to-all dispatcher (auto: the"
             " recipe's, else all)."
         ),
     ] = None
@@ -217,7 +217,7 @@ class Passes(Alternative, frozen=True, tag="passes"):
         Annotated[float, msgspec.Meta(ge=0, lt=1)] | None,
         doc("Fraction of a GPU's SMs that communicate meanwhile (DeepSeek-V3: 0.152; auto: the dispatcher's)."),
     ] = None
-    delayed: Annotated[bool, doc("Compute weight gradients only after the results that the next all-to-all sends.")] = (
+    delayed: Annotated[bool, doc("Compute weight gradients after the results for which the next all-to-all waits.")] = (
         True
     )
 
@@ -335,7 +335,7 @@ class Kernels(Alternative, frozen=True, tag="kernels"):
 
 
 class Measured(Alternative, frozen=True, tag="measured"):
-    """The rate at which the simulated iteration takes as long as a measured one."""
+    """The rate that makes the simulated iteration as long as a measured one."""
 
     iteration_s: Annotated[Amount | None, doc("Seconds of the measured iteration.")] = None
     fabric: Annotated[str, doc("The fabric on which it was measured.")] = "fat-tree"
@@ -369,8 +369,8 @@ class Code(SettingsGroup, frozen=True):
     host_us: Annotated[
         Least0,
         doc(
-            "Time in which the host issues a kernel [us]; 0: it never limits. 25 for loops of products in PyTorch"
-            " (tgale96/grouped_gemm, PR 37), 33 with casts (Transformer Engine, PR 3134)."
+            "Time in which the host launches a kernel [us]; 0: the host never limits. Measured: 25 for loops of"
+            " products in PyTorch (tgale96/grouped_gemm, PR 37), 33 with casts (Transformer Engine, PR 3134)."
         ),
     ] = 0.0
     graphs: Annotated[
@@ -383,14 +383,14 @@ class Code(SettingsGroup, frozen=True):
     loop_us: Annotated[
         Least0,
         doc(
-            "Time by which each product of such a loop is longer [us]: 5.5 with Transformer Engine 2.2, 1.5 with 2.7"
-            " (its PR 2045)."
+            "Extra time of each product if compute.code.experts is loop [us]. Measured: 5.5 with Transformer Engine"
+            " 2.2, 1.5 with 2.7 (its PR 2045)."
         ),
     ] = 0.0
     weights_rate: Annotated[
         Share,
         doc(
-            "Rate of FP8 products for gradients of weights over that of others: 0.5 where FP8 is added up by blocks in"
+            "Speed of FP8 products for weight gradients relative to other FP8 products: 0.5 if blocks are summed in"
             " float32 (DeepSeek-V3's training on H800: 600 TFLOP/s for experts)."
         ),
     ] = 1.0
@@ -400,7 +400,7 @@ class Code(SettingsGroup, frozen=True):
     ] = "none"
     step_ms: Annotated[
         Least0,
-        doc("Time of a step that nothing hides [ms]: norms that the host reads back, logs, barriers of timers."),
+        doc("Exposed host time of a step [ms]: reading back norms, logging, barriers of timers."),
     ] = 0.0
 
 
@@ -412,8 +412,8 @@ class Compute(SettingsGroup, frozen=True):
     calibration: Annotated[
         Literal["none", "measured"],
         doc(
-            "Factors of the seconds of computation and of communication by kernels: none, or measured (fitted to"
-            " measured training steps; docs/accuracy.md has their errors)."
+            "Correct the times of kernels: none, or measured (by factors for computation and communication, fitted to"
+            " measured training steps; errors: docs/accuracy.md)."
         ),
     ] = "none"
     code: Code = Code()
@@ -474,9 +474,7 @@ class Traffic(SettingsGroup, frozen=True):
     source: Annotated[
         Shares | Generated | KnobsFrom | Trace | Authors, doc("Where the tokens' choices of experts come from.")
     ] = Shares()
-    drawn: Annotated[
-        Count, doc("Number of different micro-batches in an iteration; the others repeat these in turn.")
-    ] = 4
+    drawn: Annotated[Count, doc("Different micro-batches in an iteration; further ones repeat them in turn.")] = 4
     alike: Annotated[
         Literal["nothing", "micro-batches", "everything"],
         doc(
@@ -496,7 +494,7 @@ class _Placed(Alternative, frozen=True):
     ] = 0
     loads: Annotated[
         Natural,
-        doc("Number of past iterations whose loads decide the placement; 0: the coming loads, as if known."),
+        doc("Past iterations whose loads decide the placement; 0: the loads to come decide, as if known."),
     ] = 1
     every: Annotated[Natural, doc("Iterations between placements; 0: experts are placed once, before the run.")] = 0
 
@@ -549,7 +547,7 @@ class RunSettings(SettingsGroup, frozen=True):
     draws: Annotated[
         Count,
         doc(
-            "Draws of the traffic, with consecutive seeds; their spread is part of how sure a ratio of two designs is.",
+            "Draws of traffic, with consecutive seeds; their spread is part of the error of a ratio of two designs.",
             flag="--draws",
         ),
     ] = 2

@@ -86,7 +86,7 @@ class MultiPlane(SettingsGroup, frozen=True):
 class ScaleUp(SettingsGroup, frozen=True):
     """Scale-up domains of any size, and a NIC for each GPU."""
 
-    gpus: Annotated[Count, doc("GPUs of a domain; those that the whole groups of the job leave over stay idle.")] = 72
+    gpus: Annotated[Count, doc("GPUs of a domain; GPUs left over by whole groups of the job are idle.")] = 72
     ports: Annotated[Count, doc("NVLink ports of a GPU, one to each switch of its domain.")] = 18
     port_gigabytes_per_s: Annotated[Amount, doc("Bandwidth of an NVLink port, per direction [GB/s].")] = 50.0
 
@@ -216,7 +216,7 @@ class Ecmp(Alternative, frozen=True, tag="ecmp"):
 
 
 class LeastLoaded(Alternative, frozen=True, tag="least-loaded"):
-    """Each flow takes the shortest path whose links carry the least so far (cluster, replay and jobs only)."""
+    """Each flow takes the least loaded of its shortest paths (cluster, replay and jobs only)."""
 
 
 class Weighted(Alternative, frozen=True, tag="weighted"):
@@ -353,8 +353,8 @@ class Pays(Alternative, frozen=True, tag="pays"):
     horizon: Annotated[
         Amount | None,
         doc(
-            "Number of blocks whose all-to-alls a reconfiguration is weighed against (auto: from how fast circuits "
-            "age; 1: its own block alone)."
+            "Blocks over which a reconfiguration must save more time than it takes (1: its own block; auto: from how"
+            " fast circuits age)."
         ),
     ] = None
 
@@ -369,7 +369,7 @@ class SpanOf(Alternative, frozen=True, tag="span"):
     length: Annotated[Literal["block", "stage", "iteration", "run"], doc("How long circuits stay.")] = "iteration"
     chosen_on: Annotated[
         Literal["past", "actual"],
-        doc("The demand for which circuits are chosen: that of the previous span (past), or of their own (actual)."),
+        doc("Choose circuits for the demand of the previous span (past), or of the same span, as if known (actual)."),
     ] = "past"
 
 

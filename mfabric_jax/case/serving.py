@@ -101,8 +101,8 @@ class LoadSettings(SettingsGroup, frozen=True):
     turns: Annotated[
         Literal["open", "after"],
         doc(
-            "When further turns of a conversation in `arrivals` arrive. open: at their logged times; after: once the"
-            " answer before has ended, as long after it as in the log."
+            "When later turns of a conversation in `arrivals` arrive. open: at their logged times; after: the logged"
+            " pause after the previous answer has ended."
         ),
     ] = "open"
     repeat: Annotated[Count, doc("Number of times that all requests arrive, one pass after the other.")] = 1
@@ -157,12 +157,14 @@ class ReplicaSettings(SettingsGroup, frozen=True):
     engine: Annotated[
         Literal["trtllm", "sglang", "vllm"] | None,
         doc(
-            "Engine whose kernels and habits are taken (auto: the fastest kernels; prompts in passes of their own).",
+            "Engine whose kernels and scheduling are modelled (auto: the fastest kernels, prompts in separate passes).",
             flag="--engine",
             command="serve",
         ),
     ] = None
-    ep: Annotated[Count, doc("GPUs by which experts are split; the rest of serving.tp splits their matrices.")] = 1
+    ep: Annotated[
+        Count, doc("Expert-parallel degree of the replica; serving.tp / ep GPUs split each expert's matrices.")
+    ] = 1
     cache: Annotated[
         Literal["fp8", "bf16"] | None,
         doc("Format of cached keys and values (auto: FP8 with nvfp4 weights and for latents under trtllm, else BF16)."),

@@ -136,13 +136,18 @@ def _sentences(offers: Sequence[Any], others: Sequence[str]) -> Iterator[str]:
     others_alike = f"{', '.join(['', *alike[:-1]])} and {alike[-1]}" if alike else ""
     yield f"{best.network}{others_alike} {verb}{lead}."
     yield (
-        f"The model's own error is {percent(error)}: 8 in 10 measured ratios of two steps are within. "
-        + (f"Inside it: {', '.join(others_near)}." if others_near else "No other network is inside it.")
+        f"The model errs by {percent(error)} (8 in 10 measured ratios of two steps lie within): "
+        + (
+            f"it cannot rank these below the best: {', '.join(others_near)}."
+            if others_near
+            else "no other network is that close."
+        )
     )
     low, high = _band(best)
     yield f"All dollars may be {percent(1 - low)} less to {percent(high - 1)} more ({HELD})."
     if others:
-        yield f"Not for sale to all jobs, for lack of memory, of a price or of a legal switch: {', '.join(others)}."
+        lacks = "some job lacks memory, a price or a switch that is fast enough"
+        yield f"Not ranked, because {lacks}: {', '.join(others)}."
     if best.over_failing is None:
         yield "Nothing fails here; --set failures.rates=FILE adds the dollars of failures and spares."
     else:
@@ -151,7 +156,7 @@ def _sentences(offers: Sequence[Any], others: Sequence[str]) -> Iterator[str]:
         tied = best.over_failing <= (1 + SAME) * failing.over_failing
         same = "it stays the best" if tied else f"{failing.network} costs least then"
         yield f"Failures and spares add {worth} to {best.network}; {same}."
-    yield "Every job counts alike: dollars over those of its best network, in the mean over jobs."
+    yield "Ranked by the mean over jobs of dollars relative to each job's best network."
 
 
 def _band(offer: Any) -> tuple[float, float]:
@@ -162,8 +167,8 @@ def _band(offer: Any) -> tuple[float, float]:
 
 def _on_prices(offers: Sequence[Any]) -> Iterator[str]:
     yield (
-        f"Share: of the dollars of {offers[0].network}. Cheaper, dearer: the price, over today's, at which another "
-        "network costs less, if all other prices stay. Failures are left out."
+        f"Share: part of the dollars of {offers[0].network}. Cheaper, dearer: the multiple of today's price from which "
+        "another network costs least, other prices unchanged and without failures."
     )
 
 

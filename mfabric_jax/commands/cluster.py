@@ -30,11 +30,11 @@ class Options(shared.RowOptions, shared.OnDevice):
     out: str | None = None
     """Write a row per kind of traffic of each case and graph to this .csv or .parquet file."""
     links: str | None = None
-    """Write a row per link of the first of them to this .csv or .parquet file."""
+    """Write a row per link of the first case or graph to this .csv or .parquet file."""
     flows: str | None = None
-    """Write a row per flow of the first of them to this .csv or .parquet file."""
+    """Write a row per flow of the first case or graph to this .csv or .parquet file."""
     picture: str | None = None
-    """Draw the first of them, with links coloured by utilisation, to this .png, .pdf or .svg file."""
+    """Draw the first case or graph, with links coloured by utilisation, to this .png, .pdf or .svg file."""
 
 
 def run(cases: Cases, options: Options) -> None:

@@ -10,7 +10,7 @@ from mfabric_jax.commands import shared
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(shared.RowsAndPictures):
-    """Evaluate policies that see forecasts: mean time over the degree bound, on demand of other seeds and iterations.
+    """Evaluate policies on forecasts of demand outside their training data: mean time over the degree bound.
 
     Commas separate lists. Intervals are 95 % bootstrap intervals.
     """

@@ -24,8 +24,8 @@ class Options(shared.OnDevice):
     """Endpoints of tasks: server, rank (an expert-parallel rank with its tensor-parallel group) or gpu (default: as in
     compare: ranks if every GPU has its own NIC, else servers)."""
     barriers: Literal["collective", "marker", "none"] = "collective"
-    """collective: an all-to-all ends for its whole group at once, as in compare; marker: the same, with a task of no
-    rank; none: a rank continues once it has sent and received its own bytes."""
+    """collective: an all-to-all ends for its whole group at once, as in compare; marker: the same, by a task that
+    belongs to no rank; none: a rank continues once it has sent and received its own bytes."""
     collectives: bool = False
     """Export gradients (and, with --ends gpu, tensor-parallel all-reduces) as collectives for other engines, instead of
     messages and seconds. Needs run.replicas all."""

@@ -164,7 +164,7 @@ def run(cases: Cases, options: Options) -> None:
     shared.print_lines(slow_switches(rows, changes))
     for row in rows:
         if row.get("faster_by"):
-            print(f"{_where(row, rows)}, {row['failure']}: faster than healthy, by {row['faster_by']}.")
+            print(f"{_where(row, rows)}, {row['failure']}: faster than without the failure, by {row['faster_by']}.")
     shared.print_lines(shared.case_notes(cases))
     if any(row["published"] is not None for row in rows):
         print("published: arXiv 2501.03905, 400 Gbps and 1,024 GPUs; --preset paper is its set-up.")

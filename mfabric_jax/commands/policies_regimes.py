@@ -11,8 +11,8 @@ from mfabric_jax.commands import shared
 class Options(shared.RowOptions, shared.OnDevice):
     """Compare policies that decide again and again whether to reconfigure, in regimes of demand, NICs and forecasts.
 
-    Prints how much longer each takes than the best trajectory for demand that is known in advance. An interrupted run
-    goes on where it ended.
+    Prints how much longer each takes than the best trajectory for demand that is known in advance. The same command
+    resumes an interrupted run.
     """
 
     config: Regimes

@@ -192,8 +192,8 @@ def load_sentences(rows: list[dict[str, Any]], cases: Cases) -> Iterator[str]:
 def _late(row: Row, named: str) -> Iterator[str]:
     if row["in_slo_limit"] is not None and row["in_slo"] is not None and row["in_slo"] < row["in_slo_limit"]:
         yield (
-            f"{named}: {100 * row['in_slo']:.3g} % of requests are in time, fewer than the "
-            f"{100 * row['in_slo_limit']:g} % of serving.load.keep; more groups were not tried, or do not help."
+            f"{named}: {100 * row['in_slo']:.3g} % of requests are in time, but serving.load.keep is "
+            f"{100 * row['in_slo_limit']:g} %; more groups were not tried, or do not help."
         )
 
 
@@ -210,9 +210,9 @@ def _unsteady(row: Row, named: str, cases: Cases) -> Iterator[str]:
         )
     elif window < LIVES * life:
         yield (
-            f"{named}: the load is short: {window:.3g} s after its first {row['load_warmup_s']:.3g} s, "
-            f"{window / life:.2g} times the {life:.3g} s of a request (median), so pools are still filling up and look "
-            f"better than in steady state{longer}."
+            f"{named}: the load is too short: {window:.3g} s are counted after the warm-up, {window / life:.2g} times "
+            f"a median request ({life:.3g} s), so pools are still filling up and look better than in steady "
+            f"state{longer}."
         )
     elif arrive is not None and done is not None and done < STEADY * arrive:
         yield f"{named}: {arrive:.3g} requests per second arrive, {done:.3g} finish: the pools do not keep up{longer}."
@@ -256,7 +256,7 @@ def _of_one_batch(rows: list[dict[str, Any]]) -> Iterator[str]:
         as_one, as_two = (units.to_ms(best[name]) for name in ("serial_s", "tpot_s"))
         counted = f"{len(quicker)} of {count_phrase(len(rows), 'row')} {'is' if len(quicker) == 1 else 'are'}"
         yield (
-            f"Two micro-batches read the weights of experts twice. With one, which hides nothing, {counted} faster: "
+            f"Two micro-batches overlap, but read the weights of experts twice: {counted} faster with one. "
             f"{name_row(best, rows)}, batch {best['batch']:g} takes "
             f"{as_one:.3g} ms instead of {as_two:.3g}. Try --set serving.overlap=false and twice the batch."
         )
@@ -271,8 +271,8 @@ def _of_band(rows: list[dict[str, Any]]) -> str:
     if any(row["by"] == "high" for row in rows):
         judged = ". Rows are in time at the slow end (--by predicted uses the prediction)"
     return (
-        f"band: measured steps took {steps} times their prediction, passes of prefill {passes} times. The band goes "
-        f"from fast kernels with all communication hidden to the largest of these{judged * timed}. {PAGE} has the rows."
+        "band: from fast kernels with all communication hidden to the largest excess measured. Measured steps took "
+        f"{steps} times their prediction, prefill passes {passes} times{judged * timed}. {PAGE} has the rows."
     )
 
 

@@ -26,11 +26,11 @@ class Options(shared.OnDevice):
     """
 
     objective: Literal["seconds", "dollars", "gpus"] = "seconds"
-    """What is least: seconds of an iteration, dollars a million tokens, or GPUs that train --tokens in --days."""
+    """Minimise seconds of an iteration, dollars per million tokens, or the GPUs that train --tokens in --days."""
     days: float | None = None
     """For --objective gpus: days within which the tokens must be trained."""
     without: bool = False
-    """Also search without each choice of the best set-up, such as overlap or a dispatcher: what it is worth."""
+    """Show what each choice of the best set-up is worth (overlap, a dispatcher, ...), by a search without it."""
     out: str | None = None
     """Write the best case, its set-up stated, to this .toml file, for other commands."""
 

@@ -91,7 +91,7 @@ def _near(best: Any, by: str) -> Iterator[str]:
     column, first = COLUMNS[by], best.rows[0]
     others = best.rows[1:]
     if len(others) + 1 < SHOWN:
-        yield "Fewer than ten are listed: by the coarse clock no other can be the best, so no other was timed."
+        yield "Fewer than ten are listed, because the coarse clock rules out all others as the best."
     if not others:
         return
     close = [row for row in others if (row[column] or 0.0) <= (1 + NEAR) * (first[column] or 0.0)]
@@ -101,9 +101,9 @@ def _near(best: Any, by: str) -> Iterator[str]:
     if low and high and high > low and best.resolved.step_band is not None:
         within = sum(row["iteration_s"] <= high for row in others)
         yield (
-            f"The model's own error: the best takes {number(low)} to {number(high)} s ({HELD}); the list has "
-            f"{within or 'no'} {'runner-up' if within == 1 else 'runner-ups'} within. Of measured ratios of two steps, "
-            f"8 in 10 are within {percent(ratio_errors().eight_in_ten)} of the predicted one."
+            f"By the model's error the best takes {number(low)} to {number(high)} s ({HELD}), and {within or 'no'} "
+            f"listed {'runner-up lies' if within == 1 else 'runner-ups lie'} within. 8 in 10 measured ratios of two "
+            f"steps are within {percent(ratio_errors().eight_in_ten)} of the predicted one."
         )
 
 
@@ -162,8 +162,8 @@ def gpu_counts(case: Case, tried: Sequence[Any], days: float) -> Iterator[str]:
     yield f"The fewest GPUs in time, of those tried: {fewest:,}."
     if case.job.batch.global_batch is not None and any(count.days is None for count in tried):
         yield wrap(
-            f"Set-ups divide the batch of {case.job.batch.global_batch:,} sequences, which many numbers of GPUs do "
-            "not; an open job.batch.global_batch becomes about 4,096 sequences that they divide."
+            f"Set-ups must divide the batch of {case.job.batch.global_batch:,} sequences, which rules out many numbers "
+            "of GPUs; leave job.batch.global_batch open for about 4,096 sequences that fit each number."
         )
     yield ""
 

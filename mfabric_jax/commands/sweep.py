@@ -121,7 +121,7 @@ def run_space(config: Any, options: Any, shard: tuple[int, int]) -> int:
     took, made = time.perf_counter() - began - bar.compile_s, bar.now.done - bar.now.rows_found
     beside = f" and {bar.compile_s:.1f} s of compiling" if bar.compile_s > SEEN_S else ""
     now = f", {pace(made, took, 'case')}{beside}" if made else ""
-    print(f"{bar.now.done:,} configurations in {len(files)} files of {options.out}; {made:,} of them now{now}")
+    print(f"{bar.now.done:,} configurations in {len(files)} files of {options.out}; {made:,} of them by this run{now}")
     return 0
 
 

@@ -43,8 +43,7 @@ class Options(shared.RowOptions):
     ranks: int | None = None
     """EP ranks, if they are not recorded, or if neighbouring ranks count as one."""
     ranks_per_server: int | None = None
-    """info: EP ranks of a group in a server (default: from 8 GPUs and --tp or --model, if that makes several
-    servers)."""
+    """info: EP ranks in a server (default: those of 8 GPUs by --tp or --model, if a group spans several servers)."""
     axes: str | None = None
     """Axes of an array in a file, in order: some of iteration,layer,micro-batch,source,expert (or destination)."""
     model: str | None = None

@@ -38,7 +38,7 @@ class Options(shared.RowOptions, shared.OnDevice):
     axes: str | None = None
     """Axes of an array in a file, in order: some of iteration,layer,micro-batch,source,expert (or destination)."""
     ranks_per_server: int | None = None
-    """EP ranks of a group in a server (default: the job's)."""
+    """EP ranks in a server (default: the job's)."""
     out: str | None = None
     """A .html file for the page, or a folder for the page, pictures and rows."""
 

@@ -8,7 +8,9 @@ pipeline parallelism communicate at different times, so circuits serve one of th
 - Gradients: the NICs of a rail in a stage form a ring, used in both directions.
 - Sends: a NIC has one port to the stage before its own and one to the next.
 
-Source of the idea: arXiv 2602.12521, 2507.08119 (abstracts); the ring, routing and reconfigurations are ours.
+Assumptions: a send starts right after the last all-to-all of its pass, and both of its ends reconfigure together. A
+stage waits for another stage's ports no longer than for its own. Source of the idea: arXiv 2602.12521, 2507.08119
+(abstracts); the ring, routing and reconfigurations are ours.
 """
 
 from __future__ import annotations

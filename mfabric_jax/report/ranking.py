@@ -269,7 +269,7 @@ def _conclusion(shown: Sequence[Design], column: str) -> str:
     if equal[:1] == [0]:
         names = "; ".join([str(best), *(str(others[number]) for number in equal)])
         most = max((over[number] for number in equal), key=lambda ratio: abs(ratio.ratio - 1))
-        return f"Equal by {what}: {names}. They differ by {most} {'at most, ' * (len(equal) > 1)}inside the error."
+        return f"Equal by {what}: {names}. They differ by {'at most ' * (len(equal) > 1)}{most}, within the error."
     if others:
         return f"Best by {what}: {best}. Next is {others[0]}, {over[0]}, outside the error."
     return f"Best by {what}: {best}."

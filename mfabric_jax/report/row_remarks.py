@@ -168,9 +168,9 @@ def _above_peak(rows: Rows) -> Iterator[str]:
     if rates := _largest(rows, above_peak, 0.0):
         models = ", ".join(f"{model} {percent(rate)}" for model, rate in rates.items())
         yield (
-            f"Warning: computation exceeds the peak of the GPU that is priced ({models} of it), which no GPU can do. "
-            "Seconds are meaningful only as ratios, and dollars and joules of the whole cluster stay empty; set "
-            "compute.efficiency to get them."
+            f"Warning: computation exceeds the peak of the priced GPU ({models} of it), which is impossible. Use "
+            "seconds only as ratios. Dollars and joules of the whole cluster stay empty unless you set "
+            "compute.efficiency."
         )
 
 
@@ -192,8 +192,8 @@ def _estimates(rows: Rows) -> Iterator[str]:
     ranks = sorted({row["ep"] for row in rows if (usable(row.get("ep")) or 0) > EXACT_PORTS})
     if ranks:
         yield (
-            f"All-to-alls among {', '.join(map(number, ranks))} ranks with NICs of their own are estimated from a "
-            "sample computed exactly, unless on a GPU (page Accuracy)."
+            f"All-to-alls among {', '.join(map(number, ranks))} ranks with own NICs are estimated from an exactly "
+            "computed sample; on a GPU all are exact (page Accuracy)."
         )
 
 

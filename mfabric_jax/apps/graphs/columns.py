@@ -45,7 +45,7 @@ LINKS = Columns(
 )
 REPLAY_LINKS = Columns(
     LINKS,
-    Column("holds_s", "s", "Seconds of the makespan that are inversely proportional to its capacity."),
+    Column("holds_s", "s", "Seconds of the makespan that scale as 1 over its capacity."),
 )
 PER_RANK = Columns(
     Column("rank", "", "Rank of the task graph."),

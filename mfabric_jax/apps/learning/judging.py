@@ -391,7 +391,7 @@ class Evaluation(OnRegions):
     share_steps: int = RELAY_STEPS
     """Gradient steps towards relay shares."""
     scenarios: int = 64
-    """Scenarios for which sample-average plans, per forecast: each is the shrunk forecast with new errors."""
+    """Scenarios per forecast for which sample-average plans; each adds new errors to the shrunk forecast."""
     schedules: tuple[str, ...] = ()
     """Schedulers that reconfigure during an all-to-all, by name or FILE.py:FUNCTION, whose code is run."""
     delay: float = 0.01

@@ -31,7 +31,7 @@ STEP = Columns(
     Column("tpot_low_s", "s", "Low end of the band of `tpot_s`."),
     Column("tpot_high_s", "s", "High end of the band of `tpot_s`."),
     Column("overlapped_s", "s", "`tpot_s` of two micro-batches that hide each other's communication.", detail=True),
-    Column("serial_s", "s", "`tpot_s` of both as one micro-batch.", detail=True),
+    Column("serial_s", "s", "`tpot_s` if the two were one micro-batch.", detail=True),
     Column("ttft_s", "s", "Time from the start of a prompt's first pass to the first token, without a queue."),
     Column("ttft_limit_s", "s", "Stated limit of `ttft_s`.", detail=True),
     Column("ttft_high_s", "s", "`ttft_s` at the slow end of its bands.", detail=True),
@@ -143,7 +143,7 @@ CLIENTS = Columns(
     *(DEPLOYMENT[name] for name in ("model", "gpu", "tp", "ep")),
     STEP["tpot_s"],
     Column("step_s", "s", "Time of a decoding step.", detail=True),
-    Column("prompts_s", "s", "Time of a token in which prompts of other clients pass.", detail=True),
+    Column("prompts_s", "s", "Part of `tpot_s` taken by prompts of other clients.", detail=True),
     *(STEP[name] for name in ("ttft_s", "tokens_per_s_per_gpu", "tokens_per_s_per_user")),
     *(MEMORY[name] for name in ("memory_gb", "gpu_memory_gb", "fits")),
 )

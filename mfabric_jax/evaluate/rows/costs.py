@@ -55,7 +55,7 @@ PANELS = Columns(
     Column(
         "panel_network_cost_usd",
         "USD",
-        "Price of the network with patch panels instead of a switch that never reconfigured; else empty.",
+        "Price of the network with patch panels if its optical switch never reconfigured; else empty.",
     ),
     Column("panel_usd_per_million_tokens", "USD", "Cost of a million tokens with these patch panels; else empty."),
 )

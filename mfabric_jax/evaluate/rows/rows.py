@@ -69,7 +69,7 @@ JUDGED = Columns(
     Column(
         "latency_s",
         "s",
-        "Time that `network.alpha_s`, and link delays of a graph beyond `network.link_delay_s`, add to the iteration.",
+        "Iteration time added by `network.alpha_s` and by link delays of a graph above `network.link_delay_s`.",
         detail=True,
     ),
     Column("ep_share", "", "`ep_comm_s` over `iteration_s`."),
@@ -125,7 +125,7 @@ REPLICAS = Columns(
     Column(
         "slowest_over_mean",
         "",
-        "Iteration of the slowest replica, which the row shows, over the mean of replicas.",
+        "Iteration time of the slowest replica (the row's) over the mean of replicas.",
         detail=True,
     ),
 )
@@ -136,7 +136,7 @@ FLOWS = Columns(
     Column(
         "busiest_link_use",
         "",
-        "Time for which that dispatch keeps `busiest_link` busy, over the length of the dispatch.",
+        "Fraction of that dispatch in which `busiest_link` is busy.",
         detail=True,
     ),
 )

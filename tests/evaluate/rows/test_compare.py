@@ -94,7 +94,7 @@ def test_calibrated_rates_above_the_peak_are_not_paid_for():
     assert one["perf_per_cluster_dollar"] is None
     assert one["cluster_cost_usd"] > 0
     (warning,) = [line for line in remarks([one]) if "peak" in line]
-    assert warning.startswith("Warning: computation exceeds the peak of the GPU that is priced (llama-moe 272.")
+    assert warning.startswith("Warning: computation exceeds the peak of the priced GPU (llama-moe 272.")
     can = row(small(TREE, "llama-moe"))
     assert can["usd_per_million_tokens"] > 0
     assert can["mfu"] < can["achieved_over_peak"] == 0.5

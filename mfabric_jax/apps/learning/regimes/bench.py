@@ -54,7 +54,7 @@ class Regimes:
     chains: int = 4
     """Chains of demands for each seed."""
     decisions: int = 32
-    """All-to-alls of a chain that count, after 16 that are only seen."""
+    """All-to-alls of a chain that count; 16 more come first and only warm up the policies."""
 
     def __post_init__(self):
         for field in ("seeds", "chains", "decisions"):
