@@ -48,7 +48,7 @@ def test_the_table_is_what_compare_finds_and_the_file_gives_it_again(capsys, mod
     assert row["iteration_s"] == best.rows[0]["iteration_s"]
     assert row["iteration_s"] == pytest.approx(best.outcome.seconds, rel=1e-12)
     assert simulate(cases(case_of(model))).rows()[0]["iteration_s"] == row["iteration_s"]
-    assert output.startswith("tiny on fat-tree, 400 Gbps: 16 GPUs (H100-SXM), 32 sequences of 512 tokens an iteration;")
+    assert output.startswith("tiny on fat-tree, 400 Gbps: 16 GPUs (H100-SXM), 32 sequences of 512 tokens an\niteration;")
     seconds, over, *_, limit = line_of(output.partition("no.  set-up")[0], "1")
     assert (float(seconds), over, limit) == (
         pytest.approx(row["iteration_s"], rel=1e-3),
