@@ -10,6 +10,7 @@ from typing import Any
 from mfabric_jax.case import Cases
 from mfabric_jax.commands import shared
 
+ROUNDING = 1e-9  # of a difference of times, over the time
 LOST = {  # lost hours a month: failures x (hours per stop + repair hours x (1 - 1 / (1 + slow-down)))
     "devices": "devices",
     "failures_per_month": "failures",
@@ -115,6 +116,12 @@ def slow_switches(rows: list[dict[str, Any]], changes: dict[str, str]) -> Iterat
     yield from (words for _, words in worst.values())
 
 
+def _without_noise(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row whose bubble is 0 where it is a rounding of its iteration."""
+    noise = row["bubble_s"] is not None and abs(row["bubble_s"]) < ROUNDING * row["healthy_s"]
+    return row | {"bubble_s": 0.0} if noise else row
+
+
 def _table(rows: list[dict[str, Any]], names: list[str], numbers: dict[str, str]) -> str:
     """Return a table of the columns that have values."""
     from mfabric_jax import report
@@ -141,17 +148,16 @@ def run(cases: Cases, options: Options) -> None:
         print(line, file=sys.stderr)
     rows_of, columns = functools.partial(failures, cases), options.columns("failures")
     rows = shared.collect_rows("failures", options.out, record_of_cases(cases), rows_of, None, columns)
-    seconds = {"healthy_s": "healthy [s]", "failed_s": "failed [s]"}
-    seconds |= {"reconfig_s": "reconf", "ep_comm_s": "EP", "bubble_s": "bubble"}
-    uses = distinguishing_columns(rows)
-    shown = ["model", "fabric", *uses, "failure", *(report.TableColumn(key, title) for key, title in seconds.items())]
-    shown += [report.TableColumn("slow_down", "slow-down", percent=True)]
+    uses, parts = distinguishing_columns(rows), {"reconfig_s": "reconf", "ep_comm_s": "EP", "bubble_s": "bubble"}
+    shown = ["model", "fabric", *uses, "failure", report.TableColumn("healthy_s", "healthy [s]")]
+    shown += [report.TableColumn("failed_s", "failed [s]"), report.TableColumn("slow_down", "slow-down", percent=True)]
     if any(row["published"] is not None for row in rows):
         shown.append(report.TableColumn("published", percent=True))
     if any(plan.case.failures.iteration for plan in every):
         shown.append(report.TableColumn("run_slow_down", "of the run", percent=True))
+    shown += [report.TableColumn(key, title) for key, title in parts.items()]
     shared.print_jobs(rows)
-    print(report.plain(rows, shown))
+    print(report.plain([_without_noise(row) for row in rows], shown))
     spares = {"spare_part_usd": "spare part [$]", "spare_usd": "spare server [$]"}
     print("\n" + _table(rows, ["model", "fabric", *uses, "failure", "remedy"], spares))
     if every_month := months(rows):
