@@ -50,6 +50,7 @@ def run(cases: Cases, options: Options) -> None:
     from mfabric_jax.apps.serving import serve
     from mfabric_jax.apps.serving.rows import effective
     from mfabric_jax.apps.serving.search import fastest, search, sizes_of
+    from mfabric_jax.report.tables import wrap
 
     searching = _searches(cases)
     count = sum(len(sizes_of(case)) for case in cases) if searching else len(cases)
@@ -58,7 +59,8 @@ def run(cases: Cases, options: Options) -> None:
     every = shared.collect_rows("serve", options.out, effective(cases), rows_of, count, columns)
     groups = _by_fabric(every) if searching else []
     rows = [fastest(own) for own in groups] if searching else every
-    print(sentences.common(every))
+    shared.print_conclusions(sentences.conclusions(every))
+    print(wrap(sentences.common(every)))
     print(report.plain([_table_row(row) for row in rows], _columns(rows)))
     if any("load_requests" in row for row in rows):
         if any(row["load_requests"] for row in rows):

@@ -226,19 +226,26 @@ def _longer(row: Row, cases: Cases) -> str:
     return f"raise serving.load.{'repeat, because the log has no more requests' if exhausted else 'requests'}"
 
 
-def row_sentences(shown: list[dict[str, Any]], every: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the cheapest row of `every`; which `shown` rows do not fit, or are faster with one micro-batch; and the
-    meaning of the band."""
+def conclusions(every: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the cheapest row of each model that fits and is in time, or that no row is."""
     from mfabric_jax.apps.serving.search import cheapest, rows_within_limits
 
     for model in dict.fromkeys(row["model"] for row in every):
-        best = cheapest(rows_within_limits(row for row in every if row["model"] == model))
-        if best is not None:
-            timed = best["tpot_limit_s"] is not None or best["ttft_limit_s"] is not None
+        own = [row for row in every if row["model"] == model]
+        good = rows_within_limits(own)
+        best = cheapest(good)
+        timed = own[0]["tpot_limit_s"] is not None or own[0]["ttft_limit_s"] is not None
+        if not good:
+            yield f"{model}: no row fits the memory{' and is in time' * timed}."
+        elif best is not None:
             yield (
-                f"Cheapest row that fits{', is in time' * timed} and has a price: {name_row(best, every)}, "
-                f"batch {best['batch']:g}: {_dollars(best)}, prefill included."
+                f"Cheapest{' in time' * timed}: {name_row(best, every)}, batch {best['batch']:g}, at {_dollars(best)}, "
+                "prefill included."
             )
+
+
+def row_sentences(shown: list[dict[str, Any]], every: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield which `shown` rows do not fit, or are faster with one micro-batch, and the meaning of the band."""
     for row in shown:
         yield from _of_memory(row, name_row(row, shown))
     yield from _of_one_batch(shown)

@@ -315,6 +315,14 @@ def changes_of(case: Case) -> str:
     return "traffic" if case.circuits.schedule == NO_SCHEDULE else "schedule"
 
 
+def print_conclusions(lines: Iterable[str]) -> None:
+    """Print what a command concludes, before its tables."""
+    from mfabric_jax.report.tables import bold, wrap
+
+    if text := "\n".join(wrap(line) for line in lines):
+        print(f"{bold(text)}\n")
+
+
 def print_lines(lines: Iterable[str]) -> None:
     """Print sentences, one per line; on a terminal in lines that fit it."""
     from mfabric_jax.report.tables import wrap

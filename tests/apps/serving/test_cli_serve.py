@@ -54,7 +54,7 @@ def test_the_command_writes_a_row_for_each_case_and_goes_on_where_it_stopped(tmp
     assert status(*words) == 0
     said = capsys.readouterr().out
     assert "full-mesh" in said
-    assert "Cheapest row that fits and has a price: deepseek-v3 on " in said
+    assert "Cheapest: deepseek-v3 on " in said
     with out.open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 8
@@ -219,7 +219,7 @@ def test_a_model_is_named_after_the_folder_of_its_file(tmp_path, capsys):
     (folder / "config.json").write_text(json.dumps(facts), encoding="utf-8")
     assert status("serve", "--model", folder / "config.json", "--fabric", "fat-tree", "--ep", 8, "--batch", 8) == 0
     said = capsys.readouterr().out
-    assert said.startswith("Mine, H100-SXM, 400 Gbps a NIC, 4,096 tokens of context, deepep-low-latency\n")
+    assert "\n\nMine, H100-SXM, 400 Gbps a NIC, 4,096 tokens of context, deepep-low-latency\n" in said
     assert "Mine on fat-tree, ep 8, batch 8: " in said
 
 
@@ -393,7 +393,7 @@ def test_the_cheapest_row_is_sought_among_all_rows(capsys):
     dear = {"usd_per_million_tokens": 0.3, "tokens_per_s_per_gpu": 9.0}
     row = row_of(cached_deployment(case(serving__ep=32, serving__batch=8.0))) | dear
     least = row | {"usd_per_million_tokens": 0.1, "tokens_per_s_per_gpu": 1.0, "ep": 8}
-    said = next(serve_sentences.row_sentences([row], [row, least]))
-    assert said.startswith("Cheapest row that fits and has a price: ")
+    said = next(serve_sentences.conclusions([row, least]))
+    assert said.startswith("Cheapest: ")
     assert "ep 8" in said
     assert "0.1 $" in said
