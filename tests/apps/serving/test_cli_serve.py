@@ -220,7 +220,7 @@ def test_a_model_is_named_after_the_folder_of_its_file(tmp_path, capsys):
     assert status("serve", "--model", folder / "config.json", "--fabric", "fat-tree", "--ep", 8, "--batch", 8) == 0
     said = capsys.readouterr().out
     assert "\n\nMine, H100-SXM, 400 Gbps a NIC, 4,096 tokens of context, deepep-low-latency\n" in said
-    assert "Mine on fat-tree, ep 8, batch 8: " in said
+    assert "Mine on fat-tree, ep 8, batch 8, at " in said
 
 
 def test_a_load_that_is_not_steady_is_said(capsys):
