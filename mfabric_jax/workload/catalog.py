@@ -5,8 +5,10 @@ micro-batches (one per pipeline stage here); these values are inferred. It is re
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,8 +82,17 @@ class NamedModel(NamedTuple):
     known_as: str = ""
 
 
+@functools.cache
+def published() -> dict[str, str]:
+    """Return the files of published models that the paper does not simulate, by name."""
+    folder = resources.files("mfabric_jax.workload") / "public"
+    files = sorted(str(file) for file in folder.iterdir() if file.name.endswith(".toml"))
+    return {Path(file).stem: file for file in files}
+
+
 def get_model(name: str, changed: Mapping[str, Any] | None = None) -> NamedModel:
-    """Return a model by catalogue name, from a `.toml` or `.json` file, or from a released `config.json`.
+    """Return a model by catalogue name or name of a published model, from a `.toml` or `.json` file, or from a released
+    `config.json`.
 
     - `changed`: replaces `Architecture` fields.
 
@@ -90,7 +101,10 @@ def get_model(name: str, changed: Mapping[str, Any] | None = None) -> NamedModel
     if Path(name).suffix.lower() in PARSERS or (Path(name) / CONFIG).is_file():
         architecture, set_up = _own.read_model(name)
         model = NamedModel(architecture.name, architecture, set_up)
+    elif name in published():
+        model = NamedModel(name, _own.read_model(published()[name])[0], {})
     else:
-        facts = _FACTS[checks.one_of("model.name", name, [*NAMES, "FILE.toml or FILE.json"])]
+        allowed = [*NAMES, *published(), "FILE.toml", "FILE.json", f"a folder with a released {CONFIG}"]
+        facts = _FACTS[checks.one_of("model.name", name, allowed)]
         model = NamedModel(name, facts["architecture"], {}, name)
     return model._replace(architecture=dataclasses.replace(model.architecture, **changed)) if changed else model

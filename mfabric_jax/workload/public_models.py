@@ -1,9 +1,6 @@
 """Models by the names under which they were published, such as `deepseek-ai/DeepSeek-V3`."""
 
-import functools
 import re
-from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,18 +44,6 @@ def public_model(name: str) -> PublicModel:
         return PublicModel(read_model(name)[0])
     for pattern, (known, weights) in RELEASES.items():
         if re.fullmatch(pattern, name):
-            return PublicModel(_read_release(known), weights)
+            return PublicModel(get_model(known).architecture, weights)
     allowed = ", ".join(EXAMPLES)
     raise InputError(f"model {name!r:.80} is unknown; allowed: {allowed}, or a folder with {CONFIG}.")
-
-
-def public_file(name: str) -> Traversable | None:
-    """Return the package's file of a published model that is not in the catalogue; None if there is none."""
-    file = resources.files("mfabric_jax.workload") / "public" / f"{name}.toml"
-    return file if file.is_file() else None
-
-
-@functools.cache
-def _read_release(name: str) -> Architecture:
-    file = public_file(name)
-    return get_model(name).architecture if file is None else read_model(str(file))[0]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import Case, resolve
+from mfabric_jax.case.paths import settings
 from mfabric_jax.support.unread import Unread
 from mfabric_jax.workload import (
     NAMES,
@@ -21,10 +22,11 @@ from mfabric_jax.workload import (
     get_gpu,
     models,
 )
-from mfabric_jax.workload.catalog import get_model
+from mfabric_jax.workload.catalog import get_model, published
 from mfabric_jax.workload.compute import block_flops, iteration_flops
 from mfabric_jax.workload.mixers import Linear, Mixed
 from mfabric_jax.workload.models import DEEPSEEK_V3, MIXTRAL_8X7B
+from tests.mistakes import check_refused
 from tests.workload.configs import RELEASED, Published
 
 
@@ -331,3 +333,11 @@ def test_a_model_without_degrees_gets_some_that_fit(own):
         assert fullest_stage(job)[1].total <= 0.92 * 80e9
         assert job.dp * job.ep * job.micro_batches == pytest.approx(4096, rel=0.1)  # sequences of an iteration
     assert job_of(own(MINE), tp=2, pp=4).tp == 2
+
+
+def test_published_models_are_named_like_those_of_the_paper():
+    qwen = get_model("qwen3-235b").architecture
+    assert (qwen.blocks, qwen.experts, qwen.top_k) == (94, 128, 8)
+    check_refused("qwen3-234b", get_model, "qwen3-234b")
+    listed = settings()["model.name"].doc
+    assert [name for name in (*NAMES, *published()) if name not in listed] == []

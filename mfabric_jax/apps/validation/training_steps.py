@@ -15,7 +15,6 @@ from mfabric_jax.case.paths import read_statement
 from mfabric_jax.checks import one_of
 from mfabric_jax.evaluate.resolving.set_up import MEMORY
 from mfabric_jax.evaluate.rows.results import simulate
-from mfabric_jax.workload.public_models import public_file
 
 # Settings of all rows: servers with one NIC per GPU on a tree without oversubscription, and evenly routed tokens, as
 # benchmarks force them.
@@ -67,7 +66,7 @@ class MeasuredTraining(NamedTuple):
 def own_model_file(model: str) -> Traversable | None:
     """Return the file of a model that is in no catalogue; None for others."""
     file = resources.files("mfabric_jax.apps.validation") / "models" / f"{model}.toml"
-    return file if file.is_file() else public_file(model)
+    return file if file.is_file() else None
 
 
 def trainings(names: Sequence[str] = ()) -> list[MeasuredTraining]:
