@@ -10,6 +10,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
 
 SAME = 0.001  # dollars within this fraction are equal
+TITLE = "Which network to buy"  # of the page
 TOGETHER, PRICES = "All jobs together", "Prices that would change the answer"
 WORDS = {  # of parts of a bill
     **{"gpus": "GPUs", "servers": "servers", "nic": "NICs", "transceiver": "transceivers", "fibre": "fibres"},
@@ -53,7 +54,8 @@ def run(cases: Cases, options: Options) -> None:
     if options.page is not None:
         from mfabric_jax.report import html_report
 
-        shared.tell(html_report(by_job, config, options.page, title=_title(offers), answers=answers))
+        page = {"title": TITLE, "answers": answers, "verdict": _verdict(offers), "command": shared.command_line()}
+        shared.tell(html_report(by_job, config, options.page, **page))
 
 
 def _check(cases: Cases, options: Options) -> None:
@@ -167,8 +169,18 @@ def _on_prices(offers: Sequence[Any]) -> Iterator[str]:
     )
 
 
-def _title(offers: Sequence[Any]) -> str:
-    return f"Which network to buy: {offers[0].network}"
+def _verdict(offers: Sequence[Any]) -> str:
+    """Return the headline of the page: the best network and its lead, or the networks inside the error of the best."""
+    from mfabric_jax.report.numerals import percent
+    from mfabric_jax.support.measured_errors import ratio_errors
+
+    best, *others = offers
+    error = ratio_errors().eight_in_ten
+    near = [offer for offer in others if offer.over <= best.over * (1 + error)]
+    behind = others[len(near) :]
+    names = ", ".join(offer.network for offer in (best, *near[:-1]))
+    leads = f"{names} and {near[-1].network} are equal inside the error" if near else f"{best.network} costs least"
+    return leads + (f"; {behind[0].network} costs {percent(behind[0].over / best.over - 1)} more" if behind else "")
 
 
 def _print(by_job: Sequence[Any], config: Any, answers: dict[str, list[Any]], set_ups: Sequence[str]) -> None:

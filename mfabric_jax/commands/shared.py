@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import itertools
+import shlex
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -327,3 +328,9 @@ def tell(written: Any) -> None:
     """Print the name of a written file, if any, on standard error."""
     if written is not None:
         print(written, file=sys.stderr)
+
+
+def command_line() -> str | None:
+    """Return the command line of this process; None if no command line started it."""
+    name, *words = sys.argv
+    return shlex.join(["mfabric", *words]) if Path(name).stem == "mfabric" else None

@@ -12,7 +12,7 @@ from html import unescape
 import pytest
 
 from mfabric_jax import report
-from mfabric_jax.report.html.panels import PAPER, contrast
+from mfabric_jax.report.html.colours import PAPER, contrast
 from tests.report import synthetic
 
 CHROMIUM = shutil.which("chromium")
