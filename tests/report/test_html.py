@@ -342,7 +342,7 @@ def test_a_page_of_many_series_shows_the_best_of_every_fabric_and_gpu_and_folds_
     assert "Charts show 6 of 16 series: the best of each fabric and GPU first, by the lowest usd_per" in plain_words(
         text
     )
-    assert len(tips(charts(text)["Energy of tokens against bandwidth"])) == 6 * 4
+    assert len(tips(charts(text)["Whole-cluster cost against iteration time"])) == 6 * 4
     summaries = re.findall("<summary>(.*?)</summary>", text)
     assert any(said.startswith("More charts: ") for said in summaries)
     assert any(said.startswith("64 rows, ") for said in summaries)

@@ -21,7 +21,7 @@ _MADE = {
     "dtype": ", in {}",
 }
 _MOST_PRICES = 12  # a sentence names at most this many
-_MOST_JOBS = 12
+_MOST_JOBS = 3  # more share a line
 
 
 def assumed_section(rows: Rows, effective: Mapping[str, Any], command: str | None) -> str:
@@ -42,8 +42,10 @@ def _jobs(rows: Rows) -> list[tuple[str, str]]:
     if "model" not in rows[0]:
         return []
     by_model = group_rows([row for row in rows if row["model"] is not None], "model")
-    jobs = [(str(model), ", ".join(job_words(own))) for (model,), own in by_model.items()]
-    return [(model, job) for model, job in jobs if job][:_MOST_JOBS]
+    jobs = {str(model): job_words(own) for (model,), own in by_model.items()}
+    if len(jobs) > _MOST_JOBS:  # their set-ups are above
+        return [("Jobs", "; ".join(f"{model}, {job[0]}" if job else model for model, job in jobs.items()))]
+    return [(model, ", ".join(job)) for model, job in jobs.items() if job]
 
 
 def _gpus(rows: Rows, effective: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from mfabric_jax.report.charts import Bar, Panel
-from mfabric_jax.report.grid import CLUSTER, COST, TOKEN_USD, Rows, group_rows
+from mfabric_jax.report.grid import CLUSTER, COST, TIME, TOKEN_USD, Rows, group_rows
 from mfabric_jax.report.html.bars import bars_figure
 from mfabric_jax.report.html.contenders import COLOURS, Contender
 from mfabric_jax.report.html.markup import small_table, tag
@@ -14,6 +14,7 @@ from mfabric_jax.report.style import BEHIND, BEST, RULE, Look
 
 LOST, SPARE, PART = "lost_usd_per_month", "spare_usd_per_month", "spare_part_usd_per_month"
 TITLES = {"kJ/Mtok": "kJ / M tokens", "Mtok/s": "M tokens / s", "s": "seconds"}
+RANKED = {TOKEN_USD: "$/Mtok", TIME: "s", "seconds": "s"}  # titles of what ranks, which the ranking shows
 IN_BARS = ("cluster M$", "network M$")  # titles
 _OTHERS = Look("all else", RULE)
 _SAME_CASE = ("model", "fabric", "nic_gbps", "gpus", "policy")
@@ -24,7 +25,7 @@ def costs_section(ranking: Ranking, own: Sequence[Contender]) -> str:
     by_design = {id(design): line for design, line in zip(ranking.shown, ranking.lines, strict=True)}
     lines = [by_design[id(each.design)] for each in own]
     bars = _cluster(own)
-    but = ("design", "over best", *(IN_BARS if bars else ()), *(["$/Mtok"] if ranking.column == TOKEN_USD else []))
+    but = ("design", "over best", RANKED.get(ranking.column), *(IN_BARS if bars else ()))
     kept = [{TITLES.get(name, name): value for name, value in line.items() if name not in but} for line in lines]
     return bars + (small_table(kept, {"design": [each.label for each in own]}) if any(kept) else "")
 

@@ -19,7 +19,6 @@ from mfabric_jax.report.varied import design_space, mean_bars, sensitivities
 
 _OPEN = 2  # after this many charts, others are folded
 _MOST_SERIES = 12  # most series of a chart
-_BEHIND = ("token_energy", "memory")  # charts of a comparison that rankings, lanes and costs do not repeat
 
 
 def charts_of(rows: Rows, effective: Mapping[str, Any], ranked: bool) -> tuple[list[Chart], list[Chart], list[str]]:
@@ -48,12 +47,19 @@ def _beside_ranking(rows: Rows, effective: Mapping[str, Any]) -> tuple[list[Char
             return [design_space(rows, effective)], []
         return [], []
     cost = "cluster_cost" if any(usable(row.get(CLUSTER)) is not None for row in rows) else "pareto"
-    return [by_name[name] for name in (cost, *_BEHIND) if name in by_name], why if TIME in rows[0] else []
+    return [by_name[name] for name in (cost, "memory") if name in by_name], why if TIME in rows[0] else []
 
 
 def charts_markup(drawn: Sequence[Chart], folded: Sequence[Chart], why: Sequence[str]) -> str:
-    more = tag("details", tag("summary", _folded_title(folded)), *map(_markup, folded)) if folded else ""
-    return "".join([*map(_markup, drawn), more, *(tag("p", words(sentence), class_="note") for sentence in why)])
+    """Return charts as HTML; sentences on charts that are left out follow, inside what is folded if all is."""
+    shown, hidden = "".join(map(_markup, drawn)), "".join(map(_markup, folded))
+    sentences = "".join(tag("p", words(sentence), class_="note") for sentence in why)
+    if not folded:
+        return shown + sentences
+    summary = tag("summary", _folded_title(folded))
+    if not drawn:
+        return tag("details", summary, hidden, sentences)
+    return shown + tag("details", summary, hidden) + sentences
 
 
 def _folded_title(folded: Sequence[Chart]) -> str:

@@ -21,11 +21,11 @@ def ranking_section(ranking: Ranking, own: Sequence[Contender]) -> str:
     if tied:
         far = max(abs(each.over.ratio - 1) for each in tied if each.over)
         written.append(_group(f"These {len(tied)} are equal: {values_words(tied)} {value.unit}. ", _apart(far)))
-        written += [_line(each, low, high) for each in tied]
+        written += [_line(each, low, high, True) for each in tied]
     behind = list(own)[len(tied) :]
     if behind and tied:
         written.append(_group("Outside the error", ""))
-    written += [_line(each, low, high) for each in behind]
+    written += [_line(each, low, high, False) for each in behind]
     scale = tag("div", tag("span"), tag("span"), _scale(low, high), tag("span"), class_="scale")
     title = f"{value.title[:1].upper()}{value.title[1:]}"
     note = f"{title}, and how far each design is from the best; lines show the range of the error."
@@ -40,7 +40,7 @@ def _group(heading: str, sentence: str) -> str:
     return tag("div", tag("b", words(heading)), words(sentence), class_="group")
 
 
-def _line(each: Contender, low: float, high: float) -> str:
+def _line(each: Contender, low: float, high: float, is_grouped: bool) -> str:
     share = lambda value: 100 * (value - low) / (high - low or 1)  # noqa: E731
     zero = tag("i", class_="zero", style=f"left:{share(0.0):.4g}%")
     ratio = each.over.ratio - 1 if each.over else 0.0
@@ -49,7 +49,10 @@ def _line(each: Contender, low: float, high: float) -> str:
     if each.over and each.over.ends[0] < each.over.ends[1]:
         begin, end = (share(end - 1) for end in each.over.ends)
         reach = tag("i", class_=f"reach {each.verdict}", style=f"left:{begin:.4g}%;width:{end - begin:.4g}%")
-    over = str(each.over) if each.over else "the least" if each.number == 1 and each.verdict == EQUAL else "best"
+    inside = "" if each.verdict != EQUAL or is_grouped else " equal"
+    over = (
+        f"{each.over}{inside}" if each.over else "the least" if each.number == 1 and each.verdict == EQUAL else "best"
+    )
     return tag(
         "div", tag("span", each.full_label, class_="name"), tag("b", words(each.value), class_="value"),
         tag("span", zero, reach, dot, class_="track"), tag("span", words(over), class_="over"), class_="line",

@@ -7,6 +7,7 @@ from mfabric_jax.report.grid import Rows, numeric
 from mfabric_jax.report.html.markup import tag, words
 
 _OPEN = 300  # a table of more cells is folded
+_MOST_PRINTED = 22  # most columns that fit on paper
 
 
 def rows_table(rows: Rows, folded: bool) -> str:
@@ -23,7 +24,10 @@ def rows_table(rows: Rows, folded: bool) -> str:
     count = tag("output", numerals.count_phrase(len(rows), "row"), id="count")
     whole = tag("table", tag("thead", head), tag("tbody", body), id="rows")
     tools = tag("div", field, count, class_="tools")
-    inside = _alike(rows, alike) + tools + tag("div", whole, class_="scroll", tabindex="0")
+    fits = len(shown) <= _MOST_PRINTED
+    unprinted = tag("p", f"The table of {len(shown)} columns is too wide for paper.", class_="on-paper")
+    scrolled = tag("div", whole, class_="scroll" if fits else "scroll on-screen", tabindex="0")
+    inside = _alike(rows, alike) + tools + scrolled + ("" if fits else unprinted)
     if len(rows) * len(shown) <= _OPEN and not folded:
         return inside
     named = (
