@@ -15,6 +15,7 @@ from mfabric_jax.checks import InputError, Misfit, one_of
 from mfabric_jax.support.progress import bar as bar
 
 DEVICES = ("cpu", "gpu", "tpu")
+PROGRAM = "mfabric"
 GPU_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 
 
@@ -333,4 +334,4 @@ def tell(written: Any) -> None:
 def command_line() -> str | None:
     """Return the command line of this process; None if no command line started it."""
     name, *words = sys.argv
-    return shlex.join(["mfabric", *words]) if Path(name).stem == "mfabric" else None
+    return shlex.join([PROGRAM, *words]) if Path(name).stem == PROGRAM else None

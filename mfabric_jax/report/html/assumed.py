@@ -58,24 +58,33 @@ def _gpus(rows: Rows, effective: Mapping[str, Any]) -> str:
 def _from(rows: Rows, resolved: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Lines of columns of rows, or else of resolved settings."""
 
-    def known(column: str, path: str, form: str = "{}") -> str:
+    def words_of(column: str, path: str, form: str = "{}") -> str:
         values = values_in(rows, column) if column in rows[0] else resolved.get(path)
         some = values if isinstance(values, list) else [values]
         texts = [number(value) for value in dict.fromkeys(map(_plain, some)) if value not in (None, "none")]
         return form.format(join_names(texts)) if texts else ""
 
     join = lambda *parts: ", ".join(filter(None, parts))  # noqa: E731
-    circuits = known("policy", "circuits.policy", "chosen by {}"), known("", "circuits.reconfigure", "reconfigured {}")
+    circuits = (
+        words_of("policy", "circuits.policy", "chosen by {}"),
+        words_of("", "circuits.reconfigure", "reconfigured {}"),
+    )
     delay = resolved.get("network.link_delay_s")
     links = f"{_in_unit(delay)} a link" if isinstance(delay, float) and delay else ""
-    nics = known("nic_gbps", "network.nic_gbps", "NICs of {} Gbps")
+    nics = words_of("nic_gbps", "network.nic_gbps", "NICs of {} Gbps")
     turned = resolved.get("circuits.delay_s")
     delays = f"{_in_unit(turned)} each" if isinstance(turned, float) and turned else ""
-    experts = known("placement", "placement.rule", "placed {}"), known("dispatch", "job.dispatch", "dispatched {}")
+    experts = (
+        words_of("placement", "placement.rule", "placed {}"),
+        words_of("dispatch", "job.dispatch", "dispatched {}"),
+    )
     return [
-        ("Traffic", join(known("traffic", "traffic.source"), known("", "run.draws", "{} more drawn for the band"))),
-        ("Experts", join(known("expert_load", "compute.experts", "load: {}"), *experts)),
-        ("Network", join(nics, known("", "network.paths", "paths: {}"), links)),
+        (
+            "Traffic",
+            join(words_of("traffic", "traffic.source"), words_of("", "run.draws", "{} more drawn for the band")),
+        ),
+        ("Experts", join(words_of("expert_load", "compute.experts", "load: {}"), *experts)),
+        ("Network", join(nics, words_of("", "network.paths", "paths: {}"), links)),
         *([("Circuits", join(*circuits, delays))] if circuits[0] else []),
     ]
 

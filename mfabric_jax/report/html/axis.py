@@ -9,6 +9,7 @@ _FAR = 5  # least ratio of largest to smallest value for a logarithmic scale
 _MOST_TICKS, _APART = 6, 0.12  # ticks at the values themselves: most, and least distance [fraction of the axis]
 _ROOM = 0.07  # free space beyond the values, as a fraction
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+_ROUNDING = 0.000001  # relative
 _INTERVALS = 4  # most intervals between ticks of a linear scale
 
 
@@ -54,8 +55,8 @@ def _fit(values: Sequence[float], axis: Axis) -> bool:
 def _linear_ticks(low: float, high: float) -> Iterator[float]:
     span = (high - low) / _INTERVALS
     power = 10.0 ** math.floor(math.log10(span))
-    step = next(power * step for step in _STEPS if power * step >= span * (1 - 1e-9))
-    for count in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1):
+    step = next(power * step for step in _STEPS if power * step >= span * (1 - _ROUNDING))
+    for count in range(math.ceil(low / step - _ROUNDING), math.floor(high / step + _ROUNDING) + 1):
         yield float(f"{count * step:.12g}")
 
 

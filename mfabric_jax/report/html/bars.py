@@ -33,5 +33,5 @@ def bars_figure(panel: Panel) -> str:
 
 def _piece(look: style.Look, begin: float, end: float, tip: str) -> str:
     edge = ";box-shadow:inset 0 0 0 1px var(--edge)" if look.colour.lower() == style.PAPER else ""
-    place = f"left:{begin:.4g}%;width:{end - begin:.4g}%;background:{hue(look.colour)}{edge}"
-    return tag("i", class_="mark", style=place, title=tip)
+    style_of = f"left:{begin:.4g}%;width:{end - begin:.4g}%;background:{hue(look.colour)}{edge}"
+    return tag("i", class_="mark", style=style_of, title=tip)

@@ -17,7 +17,7 @@ LANES = {
     "Experts that move": ("placement_s",),
 }
 NOTE = "Seconds that each adds to an iteration, and its share. All bars have one scale."
-_NOISE = 1e-9  # relative: sums of floats that should be zero
+_NOISE = 0.000000001  # relative: sums of floats that should be zero
 _ALWAYS = 5  # lanes that are shown even if they are empty
 
 

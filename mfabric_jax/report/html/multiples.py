@@ -16,7 +16,7 @@ PRICES = {TOKEN_USD: "today", LOW_PORTS: "ports low", LOW_GPUS: "GPUs low", HIGH
 NAMES = {"nic_gbps": "NIC bandwidth [Gbps]", "gpus": "GPUs"}
 _UNITS = ("s", "ms", "us", "usd", "gb")
 _MOST_VALUES, _MOST_CHARTS = 40, 8
-_SAME = 1e-9  # relative
+_SAME = 0.000000001  # relative
 
 
 def multiples_section(ranking: Ranking, own: Sequence[Contender]) -> str:

@@ -8,13 +8,13 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
 from mfabric_jax.report.charts import Chart
 from mfabric_jax.report.compared import comparison_charts
-from mfabric_jax.report.figures.serving import of_serving, serving_charts
 from mfabric_jax.report.grid import CLUSTER, TIME, Rows
 from mfabric_jax.report.html.bars import bars_figure
 from mfabric_jax.report.html.curves import curves_figure, marker
 from mfabric_jax.report.html.markup import tag, words
 from mfabric_jax.report.numerals import usable
 from mfabric_jax.report.ranking import FAILURE
+from mfabric_jax.report.serving import of_serving, serving_charts
 from mfabric_jax.report.varied import design_space, mean_bars, sensitivities
 
 _OPEN = 2  # after this many charts, others are folded
