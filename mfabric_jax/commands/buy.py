@@ -128,19 +128,10 @@ def _sentences(offers: Sequence[Any], others: Sequence[str]) -> Iterator[str]:
     from mfabric_jax.report.row_remarks import HELD
     from mfabric_jax.support.measured_errors import ratio_errors
 
-    best, *others_sold = offers
-    error = ratio_errors().eight_in_ten
-    alike = [offer.network for offer in others_sold if offer.over <= best.over * (1 + SAME)]
-    others_near = [offer.network for offer in others_sold if offer.over <= best.over * (1 + error)][len(alike) :]
-    behind = others_sold[len(alike) :]
-    lead = f", {percent(1 - best.over / behind[0].over)} less than {behind[0].network}" if behind else ""
-    verb = "cost the same and the least" if alike else "costs least"
-    others_alike = f"{', '.join(['', *alike[:-1]])} and {alike[-1]}" if alike else ""
-    yield f"{best.network}{others_alike} {verb}{lead}."
-    yield (
-        f"The model's own error is {percent(error)}: 8 in 10 measured ratios of two steps are within. "
-        + (f"Inside it: {', '.join(others_near)}." if others_near else "No other network is inside it.")
-    )
+    best = offers[0]
+    yield f"{_verdict(offers)}."
+    error = percent(ratio_errors().eight_in_ten)
+    yield f"The model's own error is {error}: 8 in 10 measured ratios of two steps are within."
     low, high = _band(best)
     yield f"All dollars may be {percent(1 - low)} less to {percent(high - 1)} more ({HELD})."
     if others:
@@ -178,8 +169,11 @@ def _verdict(offers: Sequence[Any]) -> str:
     error = ratio_errors().eight_in_ten
     near = [offer for offer in others if offer.over <= best.over * (1 + error)]
     behind = others[len(near) :]
-    names = ", ".join(offer.network for offer in (best, *near[:-1]))
-    leads = f"{names} and {near[-1].network} are equal inside the error" if near else f"{best.network} costs least"
+    leads = f"{best.network} costs least"
+    if near:
+        names = ", ".join(offer.network for offer in (best, *near[:-1]))
+        apart = percent(near[-1].over / best.over - 1)
+        leads = f"{names} and {near[-1].network} are equal inside the error (they differ by {apart})"
     return leads + (f"; {behind[0].network} costs {percent(behind[0].over / best.over - 1)} more" if behind else "")
 
 

@@ -56,7 +56,7 @@ def failures_section(rows: Rows) -> str:
         lost = math.fsum(usable(row.get(LOST)) or 0.0 for row in own)
         parts = math.fsum(usable(row.get(PART)) or 0.0 for row in own)
         spares = max(usable(row.get(SPARE)) or 0.0 for row in own) + parts
-        label = ", ".join(number(own[0][name]) for name in differ)
+        label = ", ".join(number(own[0][name]) for name in differ if own[0][name] not in (None, "none"))
         bars.append(Bar(Look("lost hours", BEST), index, 0.0, lost, f"{label}: lost hours ${lost:,.0f} a month"))
         bars.append(Bar(Look("spares", BEHIND), index, lost, lost + spares, f"{label}: spares ${spares:,.0f} a month"))
         totals.append((lost + spares, f"${lost:,.0f} + ${spares:,.0f}"))
