@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from mfabric_jax import report
+from mfabric_jax.report.html.axis import axis_of
 from mfabric_jax.report.numerals import number
 from mfabric_jax.support.measured_errors import errors_by_gpu, ratio_errors
 from tests.report import synthetic
@@ -192,8 +193,43 @@ def test_what_varies_and_quoted_prices_have_small_charts(page):
     for row in rows:
         value = f"NIC bandwidth {row['nic_gbps']}: ${number(row['usd_per_million_tokens'])}"
         assert any(f" {row['fabric']}, {value}" in tip for tip in said)
+    usd = [[row[name] for name in ("usd_per_million_tokens", *quotes)] for row in rows]
+    best = [min(usd[number : number + 2]) for number in range(0, len(usd), 2)]  # of both bandwidths of a fabric
+    over = [100 * (own / min(every) - 1) for every in zip(*best, strict=True) for own in every]
+    ticks = [float(text.text) for text in quoted.iter("text") if text.get("class") == "end"]
+    assert max(over) / 2 < max(ticks) <= 1.07 * max(over)
+    heights = sorted(100 - float(mark.get("y")[:-1]) for mark in quoted.iter("use"))
+    assert heights == pytest.approx(sorted(100 * own / (1.07 * max(over)) for own in over), abs=0.1)
     ends = [text.text for text in bandwidth.iter("text") if text.get("dx") == "10"]
     assert sorted(", ".join(ends).split(", ")) == ["1", "2", "3", "4"]
+
+
+def test_a_small_chart_has_the_best_of_all_other_settings(page):
+    rows = [
+        {"model": "m", "fabric": fabric, "nic_gbps": gbps, "delay_s": delay, "iteration_s": slow * delay + 40 / gbps}
+        for fabric, slow in (("fat-tree", 1.0), ("mfabric", 1.5))
+        for gbps in (100, 400)
+        for delay in (2.0, 3.0)
+    ]
+    said = tips(charts(page(rows), "part")[PARTS[4]])
+    assert "1 fat-tree, NIC bandwidth 100: 2.4 s" in said  # 2 + 40 / 100, at the shorter delay
+    assert "2 mfabric, delay 3: 4.6 s" in said  # 4.5 + 40 / 400, at the larger bandwidth
+
+
+def test_axes_by_hand():
+    across = axis_of([100, 200, 400, 800], exact=True)
+    assert (across.logarithmic, list(across.ticks)) == (True, [100, 200, 400, 800])
+    assert [across.share(x) for x in across.ticks] == pytest.approx([(0.07 + n / 3) / 1.14 for n in range(4)])
+    up = axis_of([0.0, 9.5])
+    assert (up.logarithmic, list(up.ticks), up.share(0), up.share(9.5)) == (
+        False,
+        [0, 5, 10],
+        0,
+        pytest.approx(1 / 1.07),
+    )
+    assert [axis_of([2.0, 3.0]).share(y) for y in (2.0, 2.5, 3.0)] == pytest.approx([0.07 / 1.14, 0.5, 1.07 / 1.14])
+    assert list(axis_of([1e-7, 1e9]).ticks) == [1e-8, 1e-4, 1, 1e4, 1e8]  # at most 6 of 19 decades
+    assert axis_of([5.0]).share(5.0) == 0.5
 
 
 def test_dollars_of_failures_are_added_up_by_fabric(page):
