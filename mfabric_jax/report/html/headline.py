@@ -81,8 +81,10 @@ def _over_models(every: Mapping[str, Sequence[Contender]]) -> str:
             wins[name] = wins.get(name, 0) + 1
     most = max(wins.values())
     names = [name for name, count in wins.items() if count == most]
-    jobs = f"all {len(every)} jobs" if most == len(every) else f"{most} of {len(every)} jobs"
-    return f"{join_names(names)} {'are' if len(names) > 1 else 'is'} best, or equal to the best, for {jobs}"
+    jobs = "both jobs" if most == len(every) == 2 else f"{most} of {len(every)} jobs"
+    ties = any(_equal(own) for own in every.values())
+    verb = f"{'are' if len(names) > 1 else 'is'} best{', or equal to the best,' if ties else ''}"
+    return f"{join_names(names)} {verb} for {jobs}"
 
 
 def _by_model(ranked: Mapping[str, Ranking], every: Mapping[str, Sequence[Contender]]) -> str:

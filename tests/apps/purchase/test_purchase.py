@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +9,6 @@ from mfabric_jax import Case, InputError, cases, resolve, simulate
 from mfabric_jax.apps.purchase import Offer, offers_of, turning_points
 from mfabric_jax.apps.purchase.offers import jobs_and_networks, usd_by_part
 from mfabric_jax.case import Cases
-from mfabric_jax.commands.buy import _verdict
 from mfabric_jax.evaluate.rows.costs import bill_by_part, bill_of
 from tests.command_line import status
 
@@ -174,17 +172,6 @@ def test_the_command_prints_the_answer_and_writes_the_page(tmp_path, capsys):
     assert page.count("<table") >= 4
     assert "mixtral-8x7b, sequence 8192: best by dollars a token" in page
     assert len((tmp_path / "rows.csv").read_text("utf-8").splitlines()) == 7
-
-
-def test_the_verdict_calls_networks_inside_the_error_equal():
-    """Of ratios of two steps, 8 in 10 are within some 5%: 2% apart is equal, 20% is dearer."""
-
-    def verdict(*over):
-        return _verdict([SimpleNamespace(network=name, over=ratio) for name, ratio in zip("abc", over, strict=False)])
-
-    assert verdict(1.0, 1.02, 1.2) == "a and b are equal inside the error (they differ by 2.0%); c costs 20.0% more"
-    assert verdict(2.0, 2.04, 2.06) == "a, b and c are equal inside the error (they differ by 3.0%)"
-    assert verdict(1.0, 1.2) == "a costs least; b costs 20.0% more"
 
 
 @pytest.mark.usefixtures("command_line")
