@@ -29,7 +29,7 @@ COMMANDS = {  # by name, with a description
     "sweep": "simulate every configuration of a design space in a file; an interrupted sweep resumes",
     "query": "filter, group and sort the rows of a sweep; find its Pareto front",
     "rerun": "simulate the cases of a file of rows again, and list the columns that differ",
-    "report": "make an HTML page from the rows of another command: summary, charts, a table to sort and filter",
+    "report": "make an HTML page from the rows of another command: what is best and why, charts, a table",
     "reproduce": "reproduce figures of the paper, and compare every published number",
     "show": "print the resolved case as TOML, with the source of every value",
     "doctor": "print what determines the speed on this machine: devices, versions, caches, kernels, slow settings",

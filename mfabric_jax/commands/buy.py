@@ -10,6 +10,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
 
 SAME = 0.001  # dollars within this fraction are equal
+TITLE = "Which network to buy"  # of the page
 TOGETHER, PRICES = "All jobs together", "Prices that would change the answer"
 WORDS = {  # of parts of a bill
     **{"gpus": "GPUs", "servers": "servers", "nic": "NICs", "transceiver": "transceivers", "fibre": "fibres"},
@@ -53,7 +54,8 @@ def run(cases: Cases, options: Options) -> None:
     if options.page is not None:
         from mfabric_jax.report import html_report
 
-        shared.tell(html_report(by_job, config, options.page, title=_title(offers), answers=answers))
+        page = {"title": TITLE, "answers": answers, "verdict": _verdict(offers), "command": shared.command_line()}
+        shared.tell(html_report(by_job, config, options.page, **page))
 
 
 def _check(cases: Cases, options: Options) -> None:
@@ -126,23 +128,10 @@ def _sentences(offers: Sequence[Any], others: Sequence[str]) -> Iterator[str]:
     from mfabric_jax.report.row_remarks import HELD
     from mfabric_jax.support.measured_errors import ratio_errors
 
-    best, *others_sold = offers
-    error = ratio_errors().eight_in_ten
-    alike = [offer.network for offer in others_sold if offer.over <= best.over * (1 + SAME)]
-    others_near = [offer.network for offer in others_sold if offer.over <= best.over * (1 + error)][len(alike) :]
-    behind = others_sold[len(alike) :]
-    lead = f", {percent(1 - best.over / behind[0].over)} less than {behind[0].network}" if behind else ""
-    verb = "cost the same and the least" if alike else "costs least"
-    others_alike = f"{', '.join(['', *alike[:-1]])} and {alike[-1]}" if alike else ""
-    yield f"{best.network}{others_alike} {verb}{lead}."
-    yield (
-        f"The model errs by {percent(error)} (8 in 10 measured ratios of two steps lie within): "
-        + (
-            f"it cannot rank these below the best: {', '.join(others_near)}."
-            if others_near
-            else "no other network is that close."
-        )
-    )
+    best = offers[0]
+    yield f"{_verdict(offers)}."
+    error = percent(ratio_errors().eight_in_ten)
+    yield f"The model's own error is {error}: 8 in 10 measured ratios of two steps are within."
     low, high = _band(best)
     yield f"All dollars may be {percent(1 - low)} less to {percent(high - 1)} more ({HELD})."
     if others:
@@ -172,8 +161,21 @@ def _on_prices(offers: Sequence[Any]) -> Iterator[str]:
     )
 
 
-def _title(offers: Sequence[Any]) -> str:
-    return f"Which network to buy: {offers[0].network}"
+def _verdict(offers: Sequence[Any]) -> str:
+    """Return the headline of the page: the best network and its lead, or the networks inside the error of the best."""
+    from mfabric_jax.report.numerals import percent
+    from mfabric_jax.support.measured_errors import ratio_errors
+
+    best, *others = offers
+    error = ratio_errors().eight_in_ten
+    near = [offer for offer in others if offer.over <= best.over * (1 + error)]
+    behind = others[len(near) :]
+    leads = f"{best.network} costs least"
+    if near:
+        names = ", ".join(offer.network for offer in (best, *near[:-1]))
+        apart = percent(near[-1].over / best.over - 1)
+        leads = f"{names} and {near[-1].network} are equal inside the error (they differ by {apart})"
+    return leads + (f"; {behind[0].network} costs {percent(behind[0].over / best.over - 1)} more" if behind else "")
 
 
 def _print(by_job: Sequence[Any], config: Any, answers: dict[str, list[Any]], set_ups: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import shlex
 import sys
 from typing import Annotated
 
@@ -15,7 +16,9 @@ MOST_ROWS = 20_000  # most rows that a browser sorts and filters quickly
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Make an HTML page of rows: summary, charts, a table to sort and filter, the configuration. It works offline."""
+    """Make an HTML page of rows: which design is best and why, charts, assumptions, a table to sort and filter, the
+    configuration. It works offline and prints on A4.
+    """
 
     rows: Annotated[tuple[str, ...], Positional("ROWS", FIRST)]
     """.csv or .parquet files written by --out of other commands, or folders of sweeps; several share one page."""
@@ -47,4 +50,10 @@ def run(options: Options) -> None:
         raise InputError(
             f"{', '.join(options.rows)} holds {len(rows):,} rows, but a page at most {MOST_ROWS:,}: {fewer}."
         )
-    shared.tell(report.html_report(rows, effective, options.out, options.pictures, options.title))
+    again = shlex.join(["mfabric", "report", *options.rows, *_options(options)])
+    shared.tell(report.html_report(rows, effective, options.out, options.pictures, options.title, command=again))
+
+
+def _options(options: Options) -> list[str]:
+    named = {"--out": options.out, "--pictures": options.pictures, "--title": options.title}
+    return [word for name, value in named.items() if value is not None for word in (name, value)]

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import itertools
+import shlex
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from mfabric_jax.checks import InputError, Misfit, one_of
 from mfabric_jax.support.progress import bar as bar
 
 DEVICES = ("cpu", "gpu", "tpu")
+PROGRAM = "mfabric"
 GPU_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 
 
@@ -335,3 +337,9 @@ def tell(written: Any) -> None:
     """Print the name of a written file, if any, on standard error."""
     if written is not None:
         print(written, file=sys.stderr)
+
+
+def command_line() -> str | None:
+    """Return the command line of this process; None if no command line started it."""
+    name, *words = sys.argv
+    return shlex.join([PROGRAM, *words]) if Path(name).stem == PROGRAM else None

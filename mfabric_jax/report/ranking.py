@@ -16,6 +16,7 @@ from mfabric_jax.support.bands import HIGH_GPUS, LOW_GPUS, LOW_PORTS, LOW_PORTS_
 from mfabric_jax.support.measured_errors import ratio_errors
 
 GBPS, OVER, FITS, ACHIEVED = "nic_gbps", "reconfigurations_over_allowed", "fits", "achieved_over_peak"
+FAILURE = "failure"  # a column of rows with a broken part
 MOST, MOST_OF_PAGE = 5, 12  # most lines of a ranking: in a terminal, on a page
 _ORDERS = {  # the first column with numbers decides; 1: the least value is best, -1: the largest
     TOKEN_USD: (1, "dollars a token"),
@@ -85,10 +86,11 @@ def _contains_one(ends: Ends) -> bool:
 
 
 class Design(NamedTuple):
-    """A combination of settings, and the means of its rows' numbers by column; NaN: unknown."""
+    """A combination of settings, the means of its rows' numbers by column (NaN: unknown), and the rows."""
 
     settings: dict[str, Any]
     mean: dict[str, float]
+    rows: Rows = ()
 
     def over(self, best: "Design", column: str) -> Over:
         """Return the ratio to the best in a column, with its uncertainty by source.
@@ -139,12 +141,19 @@ class Design(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """The best designs of a model as lines of a table, with a conclusion and remarks; `by`: what ranks them."""
+    """The best designs of a model as lines of a table, with a conclusion and remarks; `by`: what ranks them.
+
+    `column`: of what ranks. `shown`: designs of the lines, best first. `every`: all designs with a value. A ranking of
+    set-ups has neither.
+    """
 
     by: str
     conclusion: str
     lines: list[dict[str, Any]]
     remarks: list[str]
+    column: str
+    shown: Sequence[Design] = ()
+    every: Sequence[Design] = ()
 
 
 def possible(row: Mapping[str, Any]) -> bool:
@@ -161,9 +170,11 @@ def above_peak(row: Mapping[str, Any]) -> float | None:
 def designs(rows: Rows, effective: Mapping[str, Any]) -> dict[str, tuple[str, list[Design]]]:
     """Return the deciding column and the possible designs, best first, by model ("" if rows have none).
 
-    Rows with equal settings are averaged.
+    Rows with equal settings are averaged. Rows of failures are no designs.
     """
     names = dict.fromkeys(name for row in rows for name in row)
+    if FAILURE in names:
+        return {}
     rows = grid.with_named_graphs([{name: row.get(name) for name in names} for row in rows])
     rows = [row for row in rows if possible(row)]
     rows = [row for row in rows if above_peak(row) is None] or rows  # if all rows exceed the peak, rank them all
@@ -186,15 +197,16 @@ def designs(rows: Rows, effective: Mapping[str, Any]) -> dict[str, tuple[str, li
                 mean |= dict.fromkeys((PANEL_COST, PANEL_USD), math.nan)
             if any(mean[column] > 0 for column in _ORDERS):
                 settings = ({} if fabric is None else {"fabric": fabric}) | dict(zip(chosen, key, strict=True))
-                by_model.setdefault(str(model), []).append(Design(settings, mean))
+                by_model.setdefault(str(model), []).append(Design(settings, mean, some))
     ordered = {}
     for model, every in by_model.items():
         column = next(column for column in _ORDERS if any(design.mean[column] > 0 for design in every))
-        ordered[model] = column, sorted(every, key=lambda design, column=column: _rank(design, column))
+        ordered[model] = column, sorted(every, key=lambda design, column=column: rank(design, column))
     return ordered
 
 
-def _rank(design: Design, column: str) -> float:
+def rank(design: Design, column: str) -> float:
+    """Return what sorts designs by a column, the least first; infinity without a value."""
     value = design.mean[column]
     return _ORDERS[column][0] * value if value > 0 else math.inf
 
@@ -203,22 +215,23 @@ def rankings(rows: Rows, effective: Mapping[str, Any], most: int = MOST) -> dict
     """Return a ranking of at most `most` lines for each model or set-up with several designs."""
     by_model, best = {}, {}
     for model, (column, every) in designs(rows, effective).items():
-        known = [design for design in every if _rank(design, column) < math.inf]
+        known = [design for design in every if rank(design, column) < math.inf]
         best.setdefault(model.partition(":")[0], {})[model] = (column, known[0])
         if len(every) > 1:
             shown = choose_designs(known, most)
             remarks = [*_omission_remark(every, shown, most), *_remarks(every, shown, column)]
-            by_model[model] = Ranking(_ORDERS[column][1], _conclusion(shown, column), _lines(shown, column), remarks)
+            words = _ORDERS[column][1], _conclusion(shown, column), _lines(shown, column), remarks
+            by_model[model] = Ranking(*words, column, shown, known)
     for model, own in best.items():
         if len(own) > 1 and len({column for column, _ in own.values()}) == 1:
             ((column, _), *_) = own.values()
-            ranked = sorted(own, key=lambda label: _rank(own[label][1], column))[:most]
+            ranked = sorted(own, key=lambda label: rank(own[label][1], column))[:most]
             lines = _lines([own[label][1] for label in ranked], column)
             named = [
                 {"set-up": label.removeprefix(model) or label} | line for label, line in zip(ranked, lines, strict=True)
             ]
             best_words = f"Best by {_ORDERS[column][1]}: {named[0]['set-up']}."
-            by_model[f"{model}, of {len(own)} set-ups"] = Ranking(_ORDERS[column][1], best_words, named, [])
+            by_model[f"{model}, of {len(own)} set-ups"] = Ranking(_ORDERS[column][1], best_words, named, [], column)
     return by_model
 
 
@@ -261,12 +274,22 @@ def _lines(shown: Sequence[Design], column: str) -> list[dict[str, Any]]:
     ]
 
 
+def are_equal(shown: Sequence[Design], column: str) -> list[bool]:
+    """Return of each design, best first, whether it is equal to the best: their difference is inside the error.
+
+    The best itself is equal if the next one is.
+    """
+    equal = [not design.over(shown[0], column).separable for design in shown[1:]]
+    return [*equal[:1], *equal] if equal else [False]
+
+
 def _conclusion(shown: Sequence[Design], column: str) -> str:
     """The best design and its lead, or the designs whose difference from it is inside the error."""
     best, *others = shown
     what, over = _ORDERS[column][1], [design.over(best, column) for design in others]
-    equal = [number for number, ratio in enumerate(over) if not ratio.separable]
-    if equal[:1] == [0]:
+    is_tied, *also = are_equal(shown, column)
+    equal = [number for number, own in enumerate(also) if own]
+    if is_tied:
         names = "; ".join([str(best), *(str(others[number]) for number in equal)])
         most = max((over[number] for number in equal), key=lambda ratio: abs(ratio.ratio - 1))
         return f"Equal by {what}: {names}. They differ by {'at most ' * (len(equal) > 1)}{most}, within the error."
@@ -322,7 +345,7 @@ def _remarks(every: Sequence[Design], shown: Sequence[Design], column: str) -> I
                 f"The switch of {design} never reconfigures: a patch panel would cut the network from "
                 f"{number(millions(usual))} to {number(millions(cost))} M${tokens}."
             )
-    without = dict.fromkeys(design.network for design in every if _rank(design, column) == math.inf)
+    without = dict.fromkeys(design.network for design in every if rank(design, column) == math.inf)
     if without := [network for network in without if network not in {design.network for design in shown}]:
         yield f"Not ranked for lack of {_ORDERS[column][1]}: {', '.join(without)}."
 

@@ -74,7 +74,7 @@ def accuracy_words(gpus: Iterable[str], loads: Iterable[float] = ()) -> str:
     `loads`: load of the busiest rank over the mean, of each row; measured steps had evenly routed tokens.
     """
     known, listed = errors_by_gpu(), list(dict.fromkeys(gpus))
-    errors = [f"{gpu} {_error_words(known[gpu])}" for gpu in listed if gpu in known]
+    errors = [f"{gpu} {error_words(known[gpu])}" for gpu in listed if gpu in known]
     without = [gpu for gpu in listed if gpu not in known]
     nothing = [f"no step of {' or '.join(without)} was measured"] if without else []
     made = f"mfabric validate training, {date_of_errors()}"
@@ -88,8 +88,8 @@ def accuracy_words(gpus: Iterable[str], loads: Iterable[float] = ()) -> str:
     return f"{sentence} In these rows the busiest rank receives {over} times the mean."
 
 
-def _error_words(errors: StepErrors) -> str:
-    """The errors as part of a sentence on predicted times."""
+def error_words(errors: StepErrors) -> str:
+    """Return the errors as part of a sentence on predicted times."""
     mean, worst = (f"{percent(abs(e))} {'less' if e < 0 else 'more'}" for e in (errors.mean, errors.worst))
     if errors.steps == 1:
         return f"{mean} than the one step measured"

@@ -19,10 +19,10 @@ Box = tuple[float, float, float, float]  # middle, width and height
 
 EXTENSIONS = (".png", ".pdf", ".svg")
 INK = "#222222"
-INK_ON_COLOUR = "#222221"  # a theme changes INK, but not ink on a colour
 PAPER = "#ffffff"
 RULE = "#e3e3e3"
 FAINT = "#8a8a8a"
+BEST, EQUAL, BEHIND = "#00558c", "#6b737e", "#b0500f"  # the best design, those equal to it, the others
 FONT = 10.0
 _LIGHTER, _LIGHTEST = 0.35, 0.7  # fraction of white in colours of further series of a fabric
 _TOUCHING = 0.001  # boxes that overlap by less count as touching
@@ -112,7 +112,7 @@ def ink_on(colour: str) -> str:
     if colour.lower() == PAPER:
         return INK
     red, green, blue = rgb(colour)
-    return INK_ON_COLOUR if 0.299 * red + 0.587 * green + 0.114 * blue > 0.47 else PAPER
+    return INK if 0.299 * red + 0.587 * green + 0.114 * blue > 0.47 else PAPER
 
 
 def rgb(colour: str) -> list[float]:

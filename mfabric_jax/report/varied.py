@@ -1,4 +1,4 @@
-"""Charts of any rows: the result by varied number, a design space, bars by name, token prices."""
+"""Charts of any rows: the result by varied number, a design space, bars by name."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,6 @@ from mfabric_jax.report.grid import (
     COST,
     NUMBER,
     TIME,
-    TOKEN_USD,
     Point,
     Rows,
     check_columns,
@@ -30,7 +29,6 @@ from mfabric_jax.report.grid import (
     with_named_graphs,
 )
 from mfabric_jax.report.numerals import millions, number, usable
-from mfabric_jax.report.ranking import MOST_OF_PAGE, choose_designs, designs
 
 _GBPS = "nic_gbps"
 _MOST_LINES, _MOST_PANELS, _MOST_VALUES, _MOST_CHARTS, _MOST_BARS = 10, 8, 40, 6, 40
@@ -183,7 +181,7 @@ def mean_bars(rows: Rows) -> Chart:
     for index, (name, values) in enumerate(list(groups.items())[:_MOST_BARS]):
         value = math.fsum(values) / (1 if result is None else len(values))
         tip = f"{name}: {number(value)}" + (f" (mean of {len(values)})" if result and len(values) > 1 else "")
-        bars.append(Bar(style.FABRICS["fat-tree"], index, min(0.0, value), max(0.0, value), tip))
+        bars.append(Bar(style.Look("", style.BEST), index, min(0.0, value), max(0.0, value), tip))
         totals.append((max(value, 0.0), number(value)))
     what, by = result or "rows", ", ".join(names)
     note = "The number of rows of each." if result is None else f"The mean of the rows of each {by}."
@@ -203,27 +201,5 @@ def _line(rows: Rows) -> Chart:
     if not points or result is None:
         return Chart("Rows", "No column holds numbers or names to draw.", [], [])
     tips = [f"{by} {number(x)}: {number(y)}" for x, y in points]
-    curve = Curve(style.Look(result, style.FABRICS["fat-tree"].colour), points, tips)
+    curve = Curve(style.Look(result, style.BEST), points, tips)
     return Chart(f"{result} against {by}", "All rows.", [], [Panel("", by, result, [curve])])
-
-
-# -- what a token costs
-
-
-def token_prices(rows: Rows, effective: Mapping[str, Any]) -> Chart | None:
-    """Return a chart of dollars per million tokens, a bar per fabric and switch; None if they are unknown."""
-    panels = []
-    for model, (column, every) in designs(rows, effective).items():
-        if column != TOKEN_USD or len(every) < 2:
-            continue
-        shown = choose_designs([design for design in every if design.mean[column] > 0], MOST_OF_PAGE)
-        bars, totals = [], []
-        for row, design in enumerate(shown):
-            price, look = design.mean[column], style.fabric(str(design.settings.get("fabric", "")))
-            text = f"{number(price)} $"
-            bars.append(Bar(look, row, 0.0, price, f"{design}: {text} a million tokens"))
-            totals.append((price, f"{text}: {design.choice}"))
-        names = [design.kind for design in shown]
-        panels.append(Panel(model, "dollars a million tokens", bars=bars, names=names, totals=totals))
-    note = "The best design of each fabric, optical switch and GPU; less is better."
-    return Chart("What a token costs", note, [], panels) if panels else None

@@ -83,7 +83,7 @@ class NamedModel(NamedTuple):
 
 
 @functools.cache
-def published() -> dict[str, str]:
+def public_files() -> dict[str, str]:
     """Return the files of published models that the paper does not simulate, by name."""
     folder = resources.files("mfabric_jax.workload") / "public"
     files = sorted(str(file) for file in folder.iterdir() if file.name.endswith(".toml"))
@@ -101,10 +101,10 @@ def get_model(name: str, changed: Mapping[str, Any] | None = None) -> NamedModel
     if Path(name).suffix.lower() in PARSERS or (Path(name) / CONFIG).is_file():
         architecture, set_up = _own.read_model(name)
         model = NamedModel(architecture.name, architecture, set_up)
-    elif name in published():
-        model = NamedModel(name, _own.read_model(published()[name])[0], {})
+    elif name in public_files():
+        model = NamedModel(name, _own.read_model(public_files()[name])[0], {})
     else:
-        allowed = [*NAMES, *published(), "FILE.toml", "FILE.json", f"a folder with a released {CONFIG}"]
+        allowed = [*NAMES, *public_files(), "FILE.toml", "FILE.json", f"a folder with a released {CONFIG}"]
         facts = _FACTS[checks.one_of("model.name", name, allowed)]
         model = NamedModel(name, facts["architecture"], {}, name)
     return model._replace(architecture=dataclasses.replace(model.architecture, **changed)) if changed else model

@@ -10,7 +10,8 @@ from mfabric_jax.report.charts import Chart, Curve, Panel
 from mfabric_jax.report.compared import ENERGY, PRICE, TIME_OF, against_bandwidth, cost_against_time, parts
 from mfabric_jax.report.drawing import drawn, paper
 from mfabric_jax.report.grid import arrange, setting_name
-from mfabric_jax.report.html.panels import PAPER, contrast, entry, hue, on_dark
+from mfabric_jax.report.html.colours import PAPER, contrast, hue, on_dark
+from mfabric_jax.report.html.panels import entry
 from mfabric_jax.report.memory import memory_of_models
 from mfabric_jax.report.ranking import rankings
 from tests.report import synthetic
@@ -152,11 +153,9 @@ def test_colours_can_be_seen_in_both_themes():
         assert contrast(on_dark(look.colour), PAPER["dark"]) >= 4
         if contrast(look.colour, PAPER["dark"]) >= 4:
             assert on_dark(look.colour) == look.colour
-        said = hue(style.ink_on(look.colour)).removeprefix("light-dark(").strip(")")
-        themed = [part.strip() for part in said.split(",")]
-        if len(themed) == 2:  # of the theme's own ink and paper, `page.css` decides
-            assert contrast(themed[0], look.colour) > 4
-            assert contrast(themed[1], on_dark(look.colour)) >= 4
+        own = look.colour.lower()
+        assert hue(look.colour) == (f"light-dark({own}, {on_dark(own)})" if own != style.PAPER else "var(--paper)")
+        assert style.ink_on(own) == style.PAPER or contrast(style.ink_on(own), own) > 4
     assert contrast("#000000", "#FFFFFF") == pytest.approx(21)
     assert contrast("#767676", "#FFFFFF") == pytest.approx(4.54, abs=0.01)  # the lightest grey that may be text
 

@@ -6,7 +6,6 @@ import pytest
 
 from mfabric_jax.report import comparison, html_report
 from mfabric_jax.report.ranking import MOST, designs, not_ranked, rankings
-from mfabric_jax.report.varied import token_prices
 from mfabric_jax.support.measured_errors import ratio_errors
 from tests.report import synthetic
 
@@ -56,9 +55,10 @@ def test_the_cheapest_tokens_win_and_what_cannot_be_is_not_counted():
         "Not ranked for lack of GPU memory: 1 row.",
         "Not ranked for reconfiguring a switch more often than it allows: 1 row.",
     ]
-    (panel,) = token_prices(ROWS, {}).panels
-    assert panel.names == ["mfabric with polatis", "mfabric with calient", "fat-tree"]
-    assert [bar.end for bar in panel.bars] == [0.4, 0.45, 0.5]
+    assert [design.kind for design in ranking.shown] == ["mfabric with polatis", "mfabric with calient", "fat-tree"]
+    assert [design.mean[column] for design in ranking.shown] == [0.4, 0.45, 0.5]
+    assert [len(design.rows) for design in ranking.every] == [1] * 5
+    assert rankings([row | {"failure": "gpu"} for row in ROWS], {}) == {}
 
 
 def test_what_differs_in_a_setting_is_another_design_and_draws_are_averaged():
@@ -100,7 +100,6 @@ def test_without_prices_other_columns_decide(lacking):
         (ranking,) = rankings(rows, {}).values()
         assert (ranking.by == "dollars a token") == (lacking != "usd_per_million_tokens")
     assert rankings([{"a": 1.0, "b": "x"}], {}) == {}
-    assert token_prices([one | {"usd_per_million_tokens": None} for one in ROWS], {}) is None
 
 
 def test_several_set_ups_of_a_model_are_ranked():
@@ -141,20 +140,21 @@ def test_the_table_holds_every_fabric_at_its_best_bandwidth_and_five_at_most():
     assert nvl72 == ["nvl72", "64", *"---", "6.4", *"--"]
 
 
-def test_a_page_begins_with_the_ranking_and_the_price_of_tokens(tmp_path):
+def test_a_page_begins_with_the_ranking_and_does_not_repeat_it(tmp_path):
     made = synthetic.whole_clusters(synthetic.rows(models=("llama-moe",), bandwidths=(100, 400)))
     unknown = {"not_known": ["whole-cluster price: no price of GPU X."]}
     text = html_report(made, unknown, tmp_path / "a.html").read_text()
-    headings = ["llama-moe: best by dollars a token", "Price of tokens against bandwidth"]
-    assert re.findall("<h3>(.*?)</h3>", text)[:2] == headings
+    assert re.findall("<h2>(.*?)</h2>", text)[0] == "llama-moe: best by dollars a token"
+    parts = ["Ranking", "Set-up", "Where the time goes", "Cost", "What would change the order"]
+    beside = ["Whole-cluster cost against iteration time"]
+    assert re.findall("<h3>(.*?)</h3>", text) == [*parts, *beside]
     assert "whole-cluster price: no price of GPU X." in text
     space = [one | {"delay_s": delay} for delay in (0.1, 0.2) for one in made]
     text = html_report(space, {"delay_s": "varies"}, tmp_path / "a.html").read_text()
-    wanted = ["What a token costs", "Whole-cluster cost against iteration time"]
-    assert re.findall("<h3>(.*?)</h3>", text)[1:3] == wanted
+    assert re.findall("<h3>(.*?)</h3>", text) == [*parts, *beside]
     assert "delay_s has no effect on iteration_s: 0.1, 0.2 give equal times where other settings are equal." in text
     without = [
         {name: value for name, value in one.items() if "cluster" not in name and "tokens" not in name} for one in space
     ]
     text = html_report(without, {}, tmp_path / "a.html").read_text()
-    assert re.findall("<h3>(.*?)</h3>", text)[1] == "Network cost against iteration time"
+    assert re.findall("<h3>(.*?)</h3>", text)[-1] == "Network cost against iteration time"

@@ -124,7 +124,7 @@ def test_the_job_stands_above_tables_and_on_the_page(tmp_path):
     rows = [row | JOB for row in synthetic.rows(models=("llama-moe",))]
     assert f"Simulated: llama-moe, {JOB_WORDS}, while GPUs compute:" in " ".join(comparison(rows).split())
     page = html_report(rows, {}, tmp_path / "a.html").read_text()
-    assert f"<strong>llama-moe</strong>: {JOB_WORDS}" in page
+    assert f"<dt>llama-moe</dt><dd>{JOB_WORDS}</dd>" in page
 
 
 def test_rows_of_other_things_have_no_remarks():

@@ -22,7 +22,7 @@ from mfabric_jax.workload import (
     get_gpu,
     models,
 )
-from mfabric_jax.workload.catalog import get_model, published
+from mfabric_jax.workload.catalog import get_model, public_files
 from mfabric_jax.workload.compute import block_flops, iteration_flops
 from mfabric_jax.workload.mixers import Linear, Mixed
 from mfabric_jax.workload.models import DEEPSEEK_V3, MIXTRAL_8X7B
@@ -340,4 +340,4 @@ def test_published_models_are_named_like_those_of_the_paper():
     assert (qwen.blocks, qwen.experts, qwen.top_k) == (94, 128, 8)
     check_refused("qwen3-234b", get_model, "qwen3-234b")
     listed = settings()["model.name"].doc
-    assert [name for name in (*NAMES, *published()) if name not in listed] == []
+    assert [name for name in (*NAMES, *public_files()) if name not in listed] == []

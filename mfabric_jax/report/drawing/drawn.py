@@ -82,7 +82,7 @@ def picture_writer(build: Callable[..., Chart | Figure], data: int = 1) -> Calla
 
 
 def draw_panel(axes: Axes, panel: Panel) -> None:
-    """Draw a panel on axes; `areas` needs the final layout, this does not."""
+    """Draw a panel on axes;"""
     panel = drawable_panel(panel)
     axes.set_title(panel.title, loc="left")
     axes.set_xlabel(panel.x)
@@ -191,20 +191,3 @@ def _draw_rows(axes: Axes, panel: Panel) -> None:
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(panel.names) - 0.45, -0.55)
     axes.grid(axis="x")
-
-
-def areas(axes: Axes, panel: Panel) -> list[tuple[str, style.Box]]:
-    """Return (tip, box in pixels) of each point and bar; the layout of the figure must be final."""
-    panel = drawable_panel(panel)
-    boxes: list[tuple[str, style.Box]] = []
-    for bar in panel.bars:
-        ends = axes.transData.transform([(bar.start, bar.row + _BAR / 2), (bar.end, bar.row - _BAR / 2)])
-        boxes.append((bar.tip, (*ends.mean(axis=0), *np.ptp(ends, axis=0))))
-    texts: dict[Point, list[str]] = {}
-    tips = [each for curve in panel.curves for each in zip(curve.points, curve.tips, strict=bool(curve.tips))]
-    for point, tip in tips:
-        texts.setdefault(_nearby(axes, point), []).append(tip)
-    for point, _ in tips:
-        centre = axes.transData.transform(point)
-        boxes.append(("\n".join(texts[_nearby(axes, point)]), (*centre, 2 * _SIZE, 2 * _SIZE)))
-    return boxes

@@ -84,6 +84,11 @@
     title.parentNode.setAttribute("aria-label", title.textContent);
     title.remove();
   }
+  for (const mark of document.querySelectorAll("i.mark[title]")) {
+    mark.dataset.tip = mark.title;
+    mark.setAttribute("aria-label", mark.title);
+    mark.removeAttribute("title");
+  }
   document.addEventListener("pointerover", (event) => {
     const mark = event.target.closest?.("[data-tip]");
     box.hidden = !mark;

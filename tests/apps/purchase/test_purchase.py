@@ -168,7 +168,7 @@ def test_the_command_prints_the_answer_and_writes_the_page(tmp_path, capsys):
     assert "Prices that would change the answer" in text
     assert "Failures and spares add" in text
     page = (tmp_path / "page.html").read_text("utf-8")
-    assert "<h1>Which network to buy: " in page
+    assert "<h1>Which network to buy</h1>" in page
     assert page.count("<table") >= 4
     assert "mixtral-8x7b, sequence 8192: best by dollars a token" in page
     assert len((tmp_path / "rows.csv").read_text("utf-8").splitlines()) == 7

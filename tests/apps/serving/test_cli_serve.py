@@ -13,7 +13,7 @@ from mfabric_jax.apps.serving.sizing import MOST_BATCH, with_best_batch
 from mfabric_jax.case import Case, cases
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import serve_sentences
-from mfabric_jax.report.figures.serving import serving_chart, serving_charts
+from mfabric_jax.report.serving import serving_chart, serving_charts
 from tests.command_line import mistake, status
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")

@@ -8,7 +8,7 @@ from mfabric_jax import cli
 from mfabric_jax.apps.serving.replica import replica, token_seconds
 from mfabric_jax.apps.serving.served_rows import NEEDED, hold_left_out, predict_rows, read_served, summarize_served
 from mfabric_jax.checks import InputError
-from mfabric_jax.report.figures.serving import served_errors_chart
+from mfabric_jax.report.serving import served_errors_chart
 from mfabric_jax.workload import get_gpu, models
 from mfabric_jax.workload.public_models import EXAMPLES, public_model
 

@@ -14,7 +14,7 @@ from mfabric_jax.apps.serving.rows import cached_deployment
 from mfabric_jax.apps.serving.serving_steps import CALLS, serving_bands, serving_rows, serving_summary, servings
 from mfabric_jax.apps.serving.step import MEASURED_OVER_PREDICTED
 from mfabric_jax.checks import InputError
-from mfabric_jax.report.figures.serving import kernel_errors_chart
+from mfabric_jax.report.serving import kernel_errors_chart
 from mfabric_jax.report.tables import servings as table
 from mfabric_jax.workload.gpus import GPUS
 
