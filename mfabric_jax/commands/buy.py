@@ -42,13 +42,15 @@ def run(cases: Cases, options: Options) -> None:
 
     config, named = record_of_cases(cases), jobs_and_networks(open_cases)
     rows = simulate(cases).rows(progress=True)
-    failing = _price_failures(cases, config) if any(case.failures.rates is not None for case in cases) else []
+    fails = any(case.failures.rates is not None for case in cases)
+    failing, unrated = _price_failures(cases, config) if fails else ([], [])
     jobs, offers, others = offers_of(named, list(cases), list(map(_if_possible, rows)), failing)
     by_job = [row | {"model": job} for row, (job, _) in zip(rows, named, strict=True)]  # a ranking is of one job
     answers: dict[str, list[Any]] = {
-        TOGETHER: [_together(offers, jobs), *_sentences(offers, others)],
+        TOGETHER: [_together(offers, jobs), *_sentences(offers, others), *_left_out(cases, unrated)],
         PRICES: [_price_lines(turning_points(offers)), *_on_prices(offers)],
     }
+    shared.print_conclusions([f"{_verdict(offers)}."])
     _print(by_job, config, answers, set_ups=[] if cases is open_cases else shared.found_lines(open_cases))
     shared.write(rows, options.out, config, options.columns("cases"))
     if options.page is not None:
@@ -78,8 +80,9 @@ def _if_possible(row: dict[str, Any]) -> dict[str, Any] | None:
     return row if possible(row) and above_peak(row) is None else None
 
 
-def _price_failures(cases: Cases, config: Any) -> list[float | None]:
-    """Return the dollars of a million tokens of every case with failures and spares; None: unknown."""
+def _price_failures(cases: Cases, config: Any) -> tuple[list[float | None], list[str]]:
+    """Return the dollars of a million tokens of every case with failures and spares (None: unknown), and the kinds of
+    failures without a rate, which these dollars leave out."""
     from mfabric_jax.apps.failures import failures
     from mfabric_jax.apps.failures.months import months
 
@@ -87,7 +90,7 @@ def _price_failures(cases: Cases, config: Any) -> list[float | None]:
     if len(every) != len(cases):
         known = f"{len(every)} of {len(cases)} cases"
         raise InputError(f"failures.rates must have a rate of some part of every case, got one of {known}.")
-    return [month.usd_with for month in every]
+    return [month.usd_with for month in every], list(dict.fromkeys(kind for month in every for kind in month.without))
 
 
 # --------------------------------------------------------------------------------------------------------------- tables
@@ -104,8 +107,17 @@ def _together(offers: Sequence[Any], jobs: Sequence[str]) -> list[dict[str, Any]
         if failing and offer.over_failing is not None:
             line["with failures"] = percent(offer.over_failing / min(failing) - 1, signed=True)
         line |= {f"$/Mtok, {job}": usd for job, usd in zip(jobs, offer.usd, strict=True)}
+        line |= {"network M$": _millions(offer, "network_cost_usd"), "cluster M$": _millions(offer, "cluster_cost_usd")}
         lines.append(line)
     return lines
+
+
+def _millions(offer: Any, column: str) -> str:
+    """Return a cost in millions of dollars; a range if jobs differ in it."""
+    from mfabric_jax.report.numerals import millions, number
+
+    ends = {number(millions(end(row[column] for row in offer.rows))) for end in (min, max)}
+    return " to ".join(sorted(ends, key=float))
 
 
 def _price_lines(turnings: Sequence[Any]) -> list[dict[str, Any]]:
@@ -145,7 +157,18 @@ def _sentences(offers: Sequence[Any], others: Sequence[str]) -> Iterator[str]:
         tied = best.over_failing <= (1 + SAME) * failing.over_failing
         same = "it stays the best" if tied else f"{failing.network} costs least then"
         yield f"Failures and spares add {worth} to {best.network}; {same}."
-    yield "Ranked by the mean over jobs of dollars relative to each job's best network."
+    yield "Every job counts alike: its dollars over those of its cheapest network, averaged over jobs."
+
+
+def _left_out(cases: Cases, unrated: Sequence[str]) -> Iterator[str]:
+    """Yield what the dollars of failures leave out, and the switches that trees are made of."""
+    from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax
+    from mfabric_jax.evaluate.resolving.set_up import switch_words
+
+    if unrated:
+        yield f"No rate is given for {', '.join(unrated)}; dollars with failures leave them out."
+    if words := switch_words([resolve_without_jax(block.case) for block in cases.blocks]):
+        yield words
 
 
 def _band(offer: Any) -> tuple[float, float]:

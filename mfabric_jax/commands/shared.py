@@ -195,12 +195,14 @@ def case_notes(cases: Cases, *, set_ups: bool = True) -> list[str]:
         dispatcher_words,
         reduction_words,
         search_words,
+        switch_words,
         too_large_words,
         transport_words,
     )
 
-    notes: list[str | None] = [*alike_notes(cases)]
-    for resolved in map(resolve_without_jax, (block.case for block in cases.blocks)):
+    every = [resolve_without_jax(block.case) for block in cases.blocks]
+    notes: list[str | None] = [*alike_notes(cases), switch_words(every)]
+    for resolved in every:
         notes += [search_words(resolved)] if set_ups else []
         notes += [too_large_words(resolved), transport_words(resolved), dispatcher_words(resolved)]
         notes += [reduction_words(resolved)]

@@ -3,7 +3,7 @@ fit."""
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mfabric_jax.evaluate.resolving.resolve import open_again, resolve_without_jax
@@ -123,6 +123,20 @@ def dispatcher_words(resolved: Resolved) -> str | None:
 
 
 OF_SWITCHES = (("network.in-network.sharp", "sharp", False), ("gpu.nvls", "nvls", 0.0))  # setting, field, its absence
+
+
+def switch_words(every: Sequence[Resolved]) -> str | None:
+    """Return a sentence on switch trees of several tiers, whose number follows from `network.radix`; None without."""
+    deep = [own for own in every if own.tiers > 1 and "network.tiers" in own.why]
+    named = dict.fromkeys(
+        f"{own.fabric.name} has {own.tiers} tiers of {own.case.network.radix}-port switches" for own in deep
+    )
+    if not named:
+        return None
+    return (
+        f"{'; '.join(named)}. Switches with more ports (network.radix) may need fewer tiers, which changes dollars and "
+        "the order of networks."
+    )
 
 
 def reduction_words(resolved: Resolved) -> str | None:
