@@ -1,4 +1,5 @@
-"""Reference that settings, columns and docstrings make, for a line `<!-- made: NAME -->` of a page.
+"""Reference that settings, columns and docstrings make, for a line of a page that ends with
+`<!-- made: NAME -->`.
 
 The site has it in its pages (docs/site/hooks.py); none of it is committed. A terminal has it under `--help`.
 """
@@ -20,7 +21,7 @@ from mfabric_jax.support.columns import Column
 from mfabric_jax.workload.frameworks import RULES
 from tests.surface import exported, packages
 
-PART = re.compile(r"^<!-- made: ([\w-]+) -->$", re.M)
+PART = re.compile(r"^.*<!-- made: ([\w-]+) -->$", re.M)
 COMPARED = ("paper", "as-0.1")  # presets that one table has beside the defaults
 
 
