@@ -1,7 +1,7 @@
 """What MkDocs does not do by itself: pages that are made, and links that work on a forge and on the site.
 
 - `changelog.md`, `contributing.md` and `benchmarks.md` are pages of the root folder; their links are turned.
-- A line that ends with `<!-- made: NAME -->` stands for reference: settings, columns, public names (tests/docs_reference.py).
+- A line ending with `<!-- made: NAME -->` is reference: settings, columns, public names (tests/docs_reference.py).
 - The README opens `index.md`, the site's home, in place of its title.
 - `command_line.md` holds what every command says of itself, `python/` a page of docstrings for every public package.
 - A setting in code, such as `network.nic_gbps`, leads to its row in `case.md`.

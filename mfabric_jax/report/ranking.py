@@ -68,10 +68,15 @@ class Over(NamedTuple):
         """The sources that could each reverse the order alone."""
         return [name for name, ends in self.by.items() if _contains_one(ends)]
 
+    @property
+    def is_none(self) -> bool:
+        """Whether no source can make a difference, as printed."""
+        return set(map(float, _percent_texts(self.ends))) == {0.0}
+
     def __str__(self):
         low, high = self.ends
         return percent(self.ratio - 1, signed=True) + (
-            f" ({' to '.join(_percent_texts(self.ends))})" if low < high else ""
+            f" ({' to '.join(_percent_texts(self.ends))})" if low < high and not self.is_none else ""
         )
 
 
@@ -292,6 +297,8 @@ def _conclusion(shown: Sequence[Design], column: str) -> str:
     if is_tied:
         names = "; ".join([str(best), *(str(others[number]) for number in equal)])
         most = max((over[number] for number in equal), key=lambda ratio: abs(ratio.ratio - 1))
+        if most.is_none:
+            return f"Equal by {what}: {names}. The model gives them the same."
         return f"Equal by {what}: {names}. They differ by {'at most ' * (len(equal) > 1)}{most}, within the error."
     if others:
         return f"Best by {what}: {best}. Next is {others[0]}, {over[0]}, outside the error."
@@ -301,7 +308,7 @@ def _conclusion(shown: Sequence[Design], column: str) -> str:
 def _doubts(shown: Sequence[Design], column: str) -> Iterator[str]:
     """The error of the difference to the next design, and what would make it smaller."""
     behind = [design.over(shown[0], column) for design in shown[1:]]
-    over = next((ratio for ratio in behind if ratio.ends != (1.0, 1.0)), None)
+    over = next((ratio for ratio in behind if not ratio.is_none), None)
     if over is None:  # the model cannot tell them apart, whatever is measured
         return
     ratios = ratio_errors()

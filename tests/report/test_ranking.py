@@ -158,3 +158,16 @@ def test_a_page_begins_with_the_ranking_and_does_not_repeat_it(tmp_path):
     ]
     text = html_report(without, {}, tmp_path / "a.html").read_text()
     assert re.findall("<h3>(.*?)</h3>", text)[-1] == "Network cost against iteration time"
+
+
+def test_designs_of_the_same_value_get_neither_an_error_nor_advice():
+    """Two names of one network: nothing that is measured tells them apart."""
+    rows = [row(name, "none", 400.0, None, 0.5, 8.0) for name in ("fat-tree", "rail-optimized")]
+    rows += [row("torus", "none", 400.0, None, 0.9, 8.0)]
+    (ranking,) = rankings(rows[:2], {}).values()
+    same = "Equal by dollars a token: fat-tree, 400 Gbps; rail-optimized, 400 Gbps. The model gives them the same."
+    assert ranking.conclusion == same
+    assert ranking.lines[1]["over best"] == "+0.0% equal"
+    assert not [line for line in ranking.remarks if line.startswith(("Error of", "To tell them apart"))]
+    (three,) = rankings(rows, {}).values()
+    assert [line for line in three.remarks if line.startswith("Error of +80.0%")]
