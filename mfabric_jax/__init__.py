@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mfabric_jax.routing import all_to_all_time
     from mfabric_jax.support import programs
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 BEGAN = time.time()  # package files written later may differ from those that this process imported
 
 __all__ = [
