@@ -96,9 +96,18 @@ class Regimes:
 def compare_regimes(config: Regimes, *, progress: Callable[[str], None] | None = None, start: int = 0) -> Iterator[Row]:
     """Yield the rows of each regime when it is ready, by delay and policy; skip the first `start` rows.
 
-    The first regime runs alone, so that programs are compiled once; then two run at a time.
+    The first regime runs alone, so that programs are compiled once; then two run at a time. Before, at the call, the
+    policies of `also` are tried: raise `InputError` if JAX cannot trace them or their circuits are not legal.
     """
-    tell, left, done = progress or (lambda message: None), [], 0
+    for name, (servers, optical) in itertools.product(
+        config.also or (), dict.fromkeys((regime.servers, regime.optical) for regime in config.regimes)
+    ):
+        policies.try_out(policies.get(name), name, servers, optical, SEEN)
+    return _rows(config, progress or (lambda message: None), start)
+
+
+def _rows(config: Regimes, tell: Callable[[str], None], start: int) -> Iterator[Row]:
+    left, done = [], 0
     for regime in config.regimes:
         many = len(config.names(regime)) * len(DELAYS_S)
         if done + many > start:
@@ -151,7 +160,7 @@ def _rows_of(config: Regimes, regime: Regime, tell: Callable[[str], None]) -> li
 
 
 def _control(name: str) -> Control:
-    return COMPARED[name] if name in COMPARED else functools.partial(of_policy, policies.get(name))
+    return COMPARED[name] if name in COMPARED else functools.partial(of_policy, policies.get(name), name=name)
 
 
 def _choose_chains(name: str, chains: Chains) -> np.ndarray:
