@@ -82,7 +82,12 @@ class Regimes:
 
     @property
     def rows(self) -> int:
-        return sum(len(self.names(regime)) for regime in self.regimes) * len(DELAYS_S)
+        return sum(self.blocks)
+
+    @property
+    def blocks(self) -> list[int]:
+        """Numbers of rows of the regimes, which are finished together."""
+        return [len(self.names(regime)) * len(DELAYS_S) for regime in self.regimes]
 
     def names(self, regime: Regime) -> list[str]:
         """Return the compared policies, causal ones first."""
@@ -108,8 +113,7 @@ def compare_regimes(config: Regimes, *, progress: Callable[[str], None] | None =
 
 def _rows(config: Regimes, tell: Callable[[str], None], start: int) -> Iterator[Row]:
     left, done = [], 0
-    for regime in config.regimes:
-        many = len(config.names(regime)) * len(DELAYS_S)
+    for regime, many in zip(config.regimes, config.blocks, strict=True):
         if done + many > start:
             left.append((regime, max(0, start - done)))
         done += many
