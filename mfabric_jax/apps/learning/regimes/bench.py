@@ -65,6 +65,9 @@ class Regimes:
             if servers not in SIZES:
                 raise InputError(f"servers must be among {', '.join(map(str, SIZES))}, got {servers}.")
         for name in distinct("also", self.also) if self.also is not None else ():
+            if name == LEARNED:
+                same = f"write '{LEARNED}()' for the policy of this name"
+                raise InputError(f"also names further policies; {name!r} is ahead with renewal here: {same}.")
             if name in COMPARED:
                 raise InputError(f"also names further policies; {name!r} is compared anyway.")
             policies.get(name)

@@ -272,8 +272,10 @@ def _of_policy(policy: policies.Policy, routing: str, region: Region, forecast, 
         start = uniform_circuits(region.degrees), demand[:SEEN], jnp.zeros((), jnp.int32)
         return lax.scan(step, start, (forecast[SEEN:], demand[SEEN:]))[1]
 
-    chains = jax.vmap(chain, in_axes=(None, 0, 0))
-    return jax.vmap(chains, in_axes=(0, None, None))(delays, forecast, demand)
+    many = len(delays), len(demand)
+    every = jnp.repeat(delays, many[1]), *(jnp.tile(each, (many[0], 1, 1, 1)) for each in (forecast, demand))
+    served = jax.vmap(chain)(*every)  # in nested maps, XLA of JAX 0.10.2 aborts on some networks
+    return jax.tree.map(lambda each: each.reshape(*many, *each.shape[1:]), served)
 
 
 # ------------------------------------------------------------------------------------------------- a tuned horizon

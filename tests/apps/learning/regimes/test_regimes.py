@@ -95,6 +95,13 @@ def test_an_own_policy_is_a_row_and_uniform_gets_what_even_circuits_get():
     assert not own.changed.any()
 
 
+def test_a_network_that_weighs_the_delay_is_a_row_and_changes_less_the_longer_it_is():
+    served = of_policy(get("learned()"), draw_chains(SMALL, range(2), 1, 4), DELAYS, "split")
+    often = served.changed.mean((1, 2))
+    assert served.changed.shape == (len(DELAYS), 2, 4)
+    assert often[0] > often[-1] == 0
+
+
 OWN = """
 import jax
 import jax.numpy as jnp
@@ -189,6 +196,10 @@ def test_regimes_are_the_cells_of_the_study():
         ({"seeds": 1}, "seeds must be a number from 2 to 10, got 1."),
         ({"servers": (12,)}, "servers must be among 8, 16, 32, got 12."),
         ({"also": ("renewal",)}, "also names further policies; 'renewal' is compared anyway."),
+        (
+            {"also": ("learned",)},
+            r"'learned' is ahead with renewal here: write 'learned\(\)' for the policy of this name",
+        ),
         ({"decisions": 0}, "decisions must be"),
     ],
 )
