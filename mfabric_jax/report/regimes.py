@@ -20,15 +20,7 @@ AHEAD = ("always", "pays")  # last word of policies that weigh one all-to-all
 def gaps_table(rows: Rows) -> str:
     """Return the gap of the main policies in per cent with its interval: a table for each regime, a line for each
     policy, a column for each delay."""
-    tables = []
-    for name, by in rows_by_regime(rows).items():
-        delays = dict.fromkeys(delay for own in by.values() for delay in own)
-        columns = [TableColumn("policy", name), *(TableColumn(str(each), f"{delay_words(each):>4}") for each in delays)]
-        lines = [
-            {"policy": policy} | {str(delay): _with_interval(row) for delay, row in own.items()}
-            for policy, own in by.items()
-        ]
-        tables.append(plain(lines, columns, width=160))
+    tables = [_table(name, by) for name, by in rows_by_regime(rows).items()]
     words = [
         "Per cent of time beyond the best trajectory for demand that is known in advance,",
         "+- half of the 95 % interval over seeds.",
@@ -38,9 +30,20 @@ def gaps_table(rows: Rows) -> str:
     return "\n\n".join([*tables, "\n".join(words)])
 
 
+def _table(regime: str, by: dict[str, dict[float, dict[str, Any]]]) -> str:
+    lines, columns = {policy: {"policy": policy} for policy in by}, [TableColumn("policy", regime)]
+    for delay in dict.fromkeys(delay for own in by.values() for delay in own):
+        rows = {policy: own[delay] for policy, own in by.items() if delay in own}
+        wide = max(len(gap_words(row["gap"])) for row in rows.values())
+        columns.append(TableColumn(str(delay), delay_words(delay).rjust(wide)))
+        for policy, row in rows.items():
+            lines[policy][str(delay)] = gap_words(row["gap"]).rjust(wide) + _half_words(row)
+    return plain(list(lines.values()), columns, width=160)
+
+
 def rows_by_regime(rows: Rows) -> dict[str, dict[str, dict[float, dict[str, Any]]]]:
     """Return rows by regime, policy and delay, those of all policies of one all-to-all reduced to the least gap."""
-    found: dict[str, dict[str, dict[float, dict[str, Any]]]] = {}
+    regimes: dict[str, dict[str, dict[float, dict[str, Any]]]] = {}
     for regime, own in group_rows(rows, *REGIME).items():
         by: dict[str, dict[float, dict[str, Any]]] = {BEST: {}}
         for row in own:
@@ -50,10 +53,10 @@ def rows_by_regime(rows: Rows) -> dict[str, dict[str, dict[float, dict[str, Any]
             elif name not in UNSHOWN:
                 by.setdefault(name, {})[delay] = row
         order = [name for name in (BEST, *LINES) if name in by]
-        found[_words(dict(zip(REGIME, regime, strict=True)))] = {
+        regimes[_words(dict(zip(REGIME, regime, strict=True)))] = {
             name: by[name] for name in dict.fromkeys([*order, *by])
         }
-    return found
+    return regimes
 
 
 def _words(regime: dict[str, Any]) -> str:
@@ -82,7 +85,8 @@ def gap_words(gap: float) -> str:
     return f"{gap:z.0f}" if abs(gap) >= 99.5 else f"{gap:z.1f}"
 
 
-def _with_interval(row: dict[str, Any]) -> str:
+def _half_words(row: dict[str, Any]) -> str:
+    """Return half of the interval; nothing if it rounds to 0."""
     half = (row["gap_high"] - row["gap_low"]) / 2
-    width = f"{half:.0f}" if half >= 9.5 else f"{half:.1f}"
-    return f"{gap_words(row['gap']):>4}" + (f"+-{width}" if width != "0.0" else "")
+    words = f"{half:.0f}" if half >= 9.5 else f"{half:.1f}"
+    return f"+-{words}" if words != "0.0" else ""

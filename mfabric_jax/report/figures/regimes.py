@@ -17,7 +17,7 @@ from mfabric_jax.report.regimes import BEST, LINES, Rows, delay_words, gap_words
 
 MOST = 60.0  # per cent: larger gaps have the darkest colour
 CELL = 0.27  # inches
-FEW = 3  # regimes up to which each has a panel of lines
+PANELS = 3  # regimes up to which each has a panel of lines
 TITLE = "Per cent over the clairvoyant trajectory"
 TICKS = (0, 1, 5, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)  # per cent
 SPREAD = 0.5  # of the distance between two delays: policies stand side by side, so that intervals are apart
@@ -32,7 +32,7 @@ def build_gaps(rows: Rows) -> Figure:
     by_regime = rows_by_regime(rows)
     shown = list(dict.fromkeys(policy for by in by_regime.values() for policy in by))
     delays = list(dict.fromkeys(row["delay_s"] for row in rows))
-    return (_lines if len(by_regime) <= FEW else _cells)(by_regime, shown, delays)
+    return (_lines if len(by_regime) <= PANELS else _cells)(by_regime, shown, delays)
 
 
 def _cells(by_regime: dict[str, Any], shown: list[str], delays: list[float]) -> Figure:
