@@ -113,6 +113,24 @@ def test_no_command_takes_circuits_that_break_a_rule(tmp_path, capsys):
         assert sentence in capsys.readouterr().err
 
 
+def test_help_names_both_commands_first(capsys):
+    assert status("policies", "--help") == 0
+    usage, about = capsys.readouterr().out.split("\n\n")[:2]
+    assert usage.startswith("usage: mfabric policies bench ")
+    for command in ("policies bench, described here", "(mfabric policies regimes --help)"):
+        assert command in " ".join(about.split())
+
+
+def test_regimes_tells_a_wrong_policy_of_the_user_in_a_sentence_and_leaves_no_file(tmp_path, capsys):
+    (tmp_path / "own.py").write_text(OWN)
+    out = tmp_path / "rows.csv"
+    words = ["policies", "regimes", "--servers", "8", "--out", out, "--code", f"{tmp_path}/own.py", "--also"]
+    assert "zero on the diagonal" in mistake(capsys, *words, f"{tmp_path}/own.py:loops")
+    said = mistake(capsys, *words, f"{tmp_path}/own.py:loops(x=[0.1,0.3])")
+    assert said.endswith("got several; name the policy once for each value.")
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("rows")] == []
+
+
 BEFORE_A_DEVICE = {"train": "--out run", "evaluate": "", "policies bench": ""}
 TOO_MANY = {
     "train": (

@@ -2,6 +2,7 @@
 
 import pytest
 
+from mfabric_jax.commands import shared
 from mfabric_jax.support import progress
 
 
@@ -43,3 +44,44 @@ def test_a_pace_is_never_nothing():
     assert progress.pace(165, 960.0, "case") == "5.82 s a case"
     assert progress.pace(165, 11.0, "case") == "15 cases a second"
     assert progress.pace(4000, 1.0, "case") == "4,000 cases a second"
+
+
+def test_rows_that_are_finished_together_count_together(clock, capsys, tmp_path):
+    def rows_of(progress, start):
+        every = [{"at": at, "seconds": seconds} for at, seconds in enumerate([100.0] * 3 + [150.0] * 2 + [240.0] * 3)]
+        for row in every[start:]:
+            clock[0] = row["seconds"]
+            yield row
+
+    out = tmp_path / "rows.csv"
+    assert len(shared.collect_rows("regimes", str(out), {}, rows_of, 8, blocks=[3, 2, 3])) == 8
+    assert capsys.readouterr().err.splitlines() == [
+        "regimes: 3 of 8 done, 33.3 s a row, 3 min left",  # 5 x 100 / 3 s
+        "regimes: 5 of 8 done, 30 s a row, 90 s left",
+        "regimes: 8 of 8 done, 30 s a row",
+        str(out),
+    ]
+
+
+def test_rows_left_of_a_block_count_together_after_an_interrupt(clock, capsys, tmp_path):
+    def interrupted(progress, start):
+        yield from ({"at": at} for at in range(start, 4))
+        raise KeyboardInterrupt
+
+    def goes_on(progress, start):
+        for at in range(start, 8):
+            clock[0] = 20.0 if at < 5 else 80.0
+            yield {"at": at}
+
+    out = str(tmp_path / "rows.csv")
+    with pytest.raises(KeyboardInterrupt):
+        shared.collect_rows("regimes", out, {}, interrupted, 8, blocks=[3, 2, 3])
+    capsys.readouterr()
+    assert [row["at"] for row in shared.collect_rows("regimes", out, {}, goes_on, 8, blocks=[3, 2, 3])] == list(
+        range(8)
+    )
+    assert capsys.readouterr().err.splitlines() == [
+        "regimes: 5 of 8 done, 20 s a row, 60 s left",  # a row since the start
+        "regimes: 8 of 8 done, 20 s a row",
+        out,
+    ]

@@ -13,14 +13,14 @@ from mfabric_jax.commands.words import Positional
 class Options(shared.RowOptions, shared.OnDevice):
     """Benchmark policies: time over the degree bound and over proved optima, decisions per second in a batch.
 
-    Commas separate lists.
+    policies bench, described here, judges policies of one demand; policies regimes judges them over time, where
+    reconfiguring costs (mfabric policies regimes --help). Commas separate lists.
     """
 
     what: Annotated[
         Literal["bench"], Positional("bench", "a subcommand first; allowed: bench, regimes", "policies command")
     ]
-    """bench: a row per policy, workload, number of servers, routing and forecast error. (mfabric policies regimes is
-    another command.)"""
+    """bench: a row per policy, workload, number of servers, routing and forecast error."""
     config: Scoreboard
     out: str | None = None
     """Write the rows to this .csv or .parquet file."""

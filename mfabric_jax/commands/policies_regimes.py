@@ -31,7 +31,8 @@ def run(options: Options) -> None:
     shared.check_outputs(options.out, picture=options.picture)
     rows_of = functools.partial(compare_regimes, config)
     columns = options.columns("policies regimes")
-    rows = shared.collect_rows("policies regimes", options.out, config.effective(), rows_of, config.rows, columns)
+    effective, total, blocks = config.effective(), config.rows, config.blocks
+    rows = shared.collect_rows("policies regimes", options.out, effective, rows_of, total, columns, blocks)
     print(gaps_table(rows))
     if options.picture is not None:
         from mfabric_jax.report.figures.regimes import draw_gaps

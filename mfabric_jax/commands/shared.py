@@ -270,18 +270,21 @@ def collect_rows(
     rows_of: Callable[..., Iterator[Any]],
     total: int | None = None,
     columns: Any = None,
+    blocks: Iterable[int] | None = None,
 ) -> list[dict[str, Any]]:
     """Collect the rows of a long run with a progress bar. If `out` names a file, each finished row is written at once.
 
     `rows_of` yields rows. Its arguments are `start`, the number of rows that exist already, and `progress`, a function
-    that takes words.
+    that takes words. `blocks`: numbers of rows that are finished together, so that they count as done together.
     """
     from mfabric_jax.report.rows import keeping
 
     with keeping(out, config, columns) as kept, bar(what, "row", total, kept.earlier) as shown:
-        for row in rows_of(progress=shown.set_postfix_str, start=kept.earlier):
+        ends = None if blocks is None else set(itertools.accumulate(blocks))
+        for done, row in enumerate(rows_of(progress=shown.set_postfix_str, start=kept.earlier), kept.earlier + 1):
             kept.add([row])
-            shown.update()
+            if ends is None or done in ends:
+                shown.update(done - shown.n)
     tell(out)
     return kept.rows
 

@@ -79,7 +79,8 @@ def get(name: str, **settings: Any) -> Policy:
     name, stated = split(name)
     if several := next((setting for setting, value in stated.items() if isinstance(value, list)), None):
         raise InputError(
-            f"policy {join_name(name, stated)!r}: its setting {several!r} must be one value here, got several."
+            f"policy {join_name(name, stated)!r}: its setting {several!r} must be one value here, got several; "
+            "name the policy once for each value."
         )
     if is_function(name):
         policy: Policy = __getattr__("load_function")(name)

@@ -4,13 +4,14 @@ import contextlib
 import functools
 import importlib.util
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 from numpy.typing import ArrayLike
 
 from mfabric_jax.case.own_code import check_stated
@@ -60,15 +61,20 @@ def _load(named: str, file: Path, function: str) -> Callable[..., Any]:
 
 
 @functools.lru_cache(maxsize=64)
-def try_out(policy: Callable[..., Plan], name: str, servers: int, degree: int) -> None:
-    """Raise `InputError` unless JAX can trace the policy and its circuits are legal for two demands of the region."""
-    region, previous = Region(servers, 400.0, degree), None
+def try_out(policy: Callable[..., Plan], name: str, servers: int, degree: int, seen: int = 0) -> None:
+    """Raise `InputError` unless JAX can trace the policy and its circuits are legal for two demands of the region.
+
+    `seen`: number of demands in `history`, for a policy that has this keyword; 0 leaves it out.
+    """
+    region, previous, known = Region(servers, 400.0, degree), None, {}
+    if seen and "history" in inspect.signature(policy).parameters:
+        known["history"] = _draw(range(TRIES, TRIES + seen), servers)
     for seed in range(TRIES):
-        demand = jnp.asarray(np.random.default_rng(seed).pareto(1.2, (servers, servers)), jnp.float32)
+        demand = _draw([seed], servers)[0]
         key = jax.random.key(seed)
         with wrap_errors(f"policy {name}, called as policy(demand, region, previous=..., key=...),"):
             try:
-                plan: Any = jax.jit(policy)(demand, region, previous=previous, key=key)
+                plan: Any = jax.jit(policy)(demand, region, previous=previous, key=key, **known)
             except NOT_TRACED as error:
                 raise InputError(
                     f"policy {name} must be a function that JAX can trace (jax.numpy, no `if` or `range` on "
@@ -87,6 +93,11 @@ def try_out(policy: Callable[..., Plan], name: str, servers: int, degree: int) -
         if plan.schedule is not None:
             plan.schedule.check_region(region)
         previous = plan
+
+
+def _draw(seeds: Iterable[int], servers: int) -> Array:
+    drawn = [np.random.default_rng(seed).pareto(1.2, (servers, servers)) for seed in seeds]
+    return jnp.asarray(np.stack(drawn), jnp.float32)
 
 
 def check_legal(name: str, count: np.ndarray, degree: ArrayLike) -> None:

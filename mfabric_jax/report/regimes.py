@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from mfabric_jax import units
 from mfabric_jax.report.grid import group_rows
-from mfabric_jax.report.tables import plain
+from mfabric_jax.report.tables import TableColumn, plain
 
 Rows = Sequence[dict[str, Any]]
 REGIME = ("demand", "servers", "optical", "electrical", "memory", "pairs", "skew", "sigma", "routing")
@@ -19,31 +18,45 @@ AHEAD = ("always", "pays")  # last word of policies that weigh one all-to-all
 
 
 def gaps_table(rows: Rows) -> str:
-    """Return the gap of the main policies in per cent, a line for each regime and policy, a column for each delay."""
-    lines = []
-    for name, gaps in gaps_by_regime(rows).items():
-        for policy, values in gaps.items():
-            line = {delay_words(delay): gap_words(gap) for delay, gap in values.items()}
-            lines.append({"regime": name, "policy": policy} | line)
-            name = ""
-    words = "Per cent of time beyond the best trajectory for demand that is known in advance."
-    return f"{plain(lines, width=160)}\n{words}"
+    """Return the gap of the main policies in per cent with its interval: a table for each regime, a line for each
+    policy, a column for each delay."""
+    tables = [_table(name, by) for name, by in rows_by_regime(rows).items()]
+    words = [
+        "Per cent of time beyond the best trajectory for demand that is known in advance,",
+        "+- half of the 95 % interval over seeds.",
+    ]
+    if any(row["policy"] == "learned" for row in rows):
+        words.append("learned: network `ahead` with rule `renewal`; the policy `learned` is another.")
+    return "\n\n".join([*tables, "\n".join(words)])
 
 
-def gaps_by_regime(rows: Rows) -> dict[str, dict[str, dict[float, float]]]:
-    """Return gaps by regime, policy and delay, those of all policies of one all-to-all reduced to the least."""
-    gaps: dict[str, dict[str, dict[float, float]]] = {}
+def _table(regime: str, by: dict[str, dict[float, dict[str, Any]]]) -> str:
+    lines, columns = {policy: {"policy": policy} for policy in by}, [TableColumn("policy", regime)]
+    for delay in dict.fromkeys(delay for own in by.values() for delay in own):
+        rows = {policy: own[delay] for policy, own in by.items() if delay in own}
+        wide = max(len(gap_words(row["gap"])) for row in rows.values())
+        columns.append(TableColumn(str(delay), delay_words(delay).rjust(wide)))
+        for policy, row in rows.items():
+            lines[policy][str(delay)] = gap_words(row["gap"]).rjust(wide) + _half_words(row)
+    return plain(list(lines.values()), columns, width=160)
+
+
+def rows_by_regime(rows: Rows) -> dict[str, dict[str, dict[float, dict[str, Any]]]]:
+    """Return rows by regime, policy and delay, those of all policies of one all-to-all reduced to the least gap."""
+    regimes: dict[str, dict[str, dict[float, dict[str, Any]]]] = {}
     for regime, own in group_rows(rows, *REGIME).items():
-        by: dict[str, dict[float, float]] = {BEST: {}}
+        by: dict[str, dict[float, dict[str, Any]]] = {BEST: {}}
         for row in own:
             name, delay = row["policy"], row["delay_s"]
             if name == "uniform" or name.rsplit(" ", 1)[-1] in AHEAD:
-                by[BEST][delay] = min(row["gap"], by[BEST].get(delay, math.inf))
+                by[BEST][delay] = min(row, by[BEST].get(delay, row), key=lambda each: each["gap"])
             elif name not in UNSHOWN:
-                by.setdefault(name, {})[delay] = row["gap"]
+                by.setdefault(name, {})[delay] = row
         order = [name for name in (BEST, *LINES) if name in by]
-        gaps[_words(dict(zip(REGIME, regime, strict=True)))] = {name: by[name] for name in dict.fromkeys([*order, *by])}
-    return gaps
+        regimes[_words(dict(zip(REGIME, regime, strict=True)))] = {
+            name: by[name] for name in dict.fromkeys([*order, *by])
+        }
+    return regimes
 
 
 def _words(regime: dict[str, Any]) -> str:
@@ -69,4 +82,11 @@ def delay_words(seconds: float) -> str:
 
 
 def gap_words(gap: float) -> str:
-    return f"{gap:.0f}" if abs(gap) >= 99.5 else f"{gap:.1f}"
+    return f"{gap:z.0f}" if abs(gap) >= 99.5 else f"{gap:z.1f}"
+
+
+def _half_words(row: dict[str, Any]) -> str:
+    """Return half of the interval; nothing if it rounds to 0."""
+    half = (row["gap_high"] - row["gap_low"]) / 2
+    words = f"{half:.0f}" if half >= 9.5 else f"{half:.1f}"
+    return f"+-{words}" if words != "0.0" else ""

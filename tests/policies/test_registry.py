@@ -144,7 +144,10 @@ def test_settings_and_functions_that_a_policy_does_not_have(mine):
         (f"{mine}:squared(powr=2)", "squared' has no setting 'powr'; it has rule, power."),
         (f"{mine}:squared(power)", "must be written as NAME(setting=value, ...), but contains 'power'."),
         (f"{mine}:squared(power=1, power=2)", "its setting 'power' is stated twice."),
-        (f"{mine}:squared(power=[1, 2])", "its setting 'power' must be one value here, got several."),
+        (
+            f"{mine}:squared(power=[1, 2])",
+            "must be one value here, got several; name the policy once for each value.",
+        ),
         (f"{mine}:_helper", "is unknown; allowed: squared."),
         ("greedy(margin=0.3)", "policy 'greedy' has no setting 'margin'; it has rule."),
         ("static(mean=2)", "its setting 'mean' is an array, which no name can hold."),

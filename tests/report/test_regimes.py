@@ -3,7 +3,7 @@
 import pytest
 
 from mfabric_jax.report.figures.regimes import build_gaps, draw_gaps
-from mfabric_jax.report.regimes import BEST, gaps_by_regime, gaps_table
+from mfabric_jax.report.regimes import BEST, gap_words, gaps_table, rows_by_regime
 
 REGIME = {
     "demand": "drift",
@@ -24,16 +24,17 @@ def rows_of(**changes):
         REGIME
         | changes
         | {"policy": policy, "learned": policy == "learned", "delay_s": delay, "gap": 10.0 * at + delay}
+        | {"gap_low": 10.0 * at - 3 * at, "gap_high": 10.0 * at + 5 * at}
         for delay in (0.0, 1e-4, 1e-2)
         for at, policy in enumerate(reversed((*POLICIES, "clairvoyant")))
     ]
 
 
 def test_policies_of_an_all_to_all_are_one_line_and_others_have_their_own():
-    ((name, gaps),) = gaps_by_regime(rows_of()).items()
+    ((name, by),) = rows_by_regime(rows_of()).items()
     assert name == "8 servers, 4 + 1, pairs 2"
-    assert list(gaps) == [BEST, "renewal", "learned", "next 4 known", "mine.py:keep_hot"]
-    assert gaps[BEST][0.0] == min(
+    assert list(by) == [BEST, "renewal", "learned", "next 4 known", "mine.py:keep_hot"]
+    assert by[BEST][0.0]["gap"] == min(
         row["gap"] for row in rows_of()[:8] if row["policy"] in ("uniform", "greedy always", "greedy pays")
     )
 
@@ -48,7 +49,7 @@ def test_policies_of_an_all_to_all_are_one_line_and_others_have_their_own():
     ],
 )
 def test_what_is_unusual_is_named(changes, words):
-    (name,) = gaps_by_regime(rows_of(**changes))
+    (name,) = rows_by_regime(rows_of(**changes))
     assert name.endswith(words)
 
 
@@ -59,8 +60,40 @@ def test_the_table_has_a_column_for_each_delay():
     assert "mine.py:keep_hot" in text
 
 
-def test_the_picture_has_a_panel_for_each_policy(tmp_path):
-    figure = build_gaps(rows_of() + rows_of(memory=None, pairs=None, skew=None, demand="recorded"))
-    titles = [axes.get_title(loc="left") for axes in figure.axes]
+def test_cells_have_half_of_the_interval_and_no_negative_zero():
+    (line,) = [line for line in gaps_table(rows_of()).splitlines() if line.startswith("mine.py:keep_hot")]
+    assert line.split()[1:] == ["20.0+-8.0", "20.0+-8.0", "20.0+-8.0"]  # from 20 - 3 x 2 to 20 + 5 x 2
+    (line,) = [line for line in gaps_table(rows_of()).splitlines() if line.startswith("renewal")]
+    assert line.split()[1:] == ["40.0+-16"] * 3
+    assert gap_words(-0.02) == "0.0"
+    assert gap_words(-0.06) == "-0.1"
+    sure = [row | {"gap_low": row["gap"] - 0.04, "gap_high": row["gap"] + 0.04} for row in rows_of()]
+    assert "+-" not in gaps_table(sure).rpartition("\n\n")[0]
+
+
+def test_a_regime_fits_a_screen_and_says_which_network_learned_is():
+    text = gaps_table(rows_of() + rows_of(routing="unsplit"))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "learned: network `ahead` with rule `renewal`; the policy `learned` is another." in text
+    assert "`ahead`" not in gaps_table([row for row in rows_of() if row["policy"] != "learned"])
+
+
+def test_the_picture_of_many_regimes_has_a_panel_for_each_policy():
+    every = [row for memory in (0.1, 0.2, 0.3, 0.4) for row in rows_of(memory=memory)]
+    titles = [axes.get_title(loc="left") for axes in build_gaps(every).axes]
     assert len([title for title in titles if title]) == 5
+
+
+def test_the_picture_of_few_regimes_has_a_panel_for_each_with_a_line_for_each_policy(tmp_path):
+    recorded = {"memory": None, "pairs": None, "skew": None, "demand": "recorded"}
+    figure = build_gaps(rows_of() + rows_of(**recorded))
+    assert [axes.get_title(loc="left") for axes in figure.axes] == list(rows_by_regime(rows_of() + rows_of(**recorded)))
+    drawn = {bars.get_label(): bars for bars in figure.axes[0].containers}
+    assert list(drawn) == [BEST, "renewal", "learned", "next 4 known", "mine.py:keep_hot"]
+    line, _, (intervals,) = drawn["mine.py:keep_hot"]
+    assert line.get_ydata() == pytest.approx([20, 20 + 1e-4, 20 + 1e-2])
+    assert [end[1] for end in intervals.get_segments()[0]] == pytest.approx([14, 30])
+    assert line.get_linewidth() > drawn["renewal"][0].get_linewidth()
+    (key,) = figure.legends
+    assert [words.get_text() for words in key.get_texts()] == list(drawn)
     assert draw_gaps(rows_of(), tmp_path / "gaps.png").stat().st_size > 1000

@@ -65,6 +65,9 @@ class Regimes:
             if servers not in SIZES:
                 raise InputError(f"servers must be among {', '.join(map(str, SIZES))}, got {servers}.")
         for name in distinct("also", self.also) if self.also is not None else ():
+            if name == LEARNED:
+                same = f"write '{LEARNED}()' for the policy of this name"
+                raise InputError(f"also names further policies; {name!r} is ahead with renewal here: {same}.")
             if name in COMPARED:
                 raise InputError(f"also names further policies; {name!r} is compared anyway.")
             policies.get(name)
@@ -82,7 +85,12 @@ class Regimes:
 
     @property
     def rows(self) -> int:
-        return sum(len(self.names(regime)) for regime in self.regimes) * len(DELAYS_S)
+        return sum(self.blocks)
+
+    @property
+    def blocks(self) -> list[int]:
+        """Numbers of rows of the regimes, which are finished together."""
+        return [len(self.names(regime)) * len(DELAYS_S) for regime in self.regimes]
 
     def names(self, regime: Regime) -> list[str]:
         """Return the compared policies, causal ones first."""
@@ -96,11 +104,19 @@ class Regimes:
 def compare_regimes(config: Regimes, *, progress: Callable[[str], None] | None = None, start: int = 0) -> Iterator[Row]:
     """Yield the rows of each regime when it is ready, by delay and policy; skip the first `start` rows.
 
-    The first regime runs alone, so that programs are compiled once; then two run at a time.
+    The first regime runs alone, so that programs are compiled once; then two run at a time. Before, at the call, the
+    policies of `also` are tried: raise `InputError` if JAX cannot trace them or their circuits are not legal.
     """
-    tell, left, done = progress or (lambda message: None), [], 0
-    for regime in config.regimes:
-        many = len(config.names(regime)) * len(DELAYS_S)
+    for name, (servers, optical) in itertools.product(
+        config.also or (), dict.fromkeys((regime.servers, regime.optical) for regime in config.regimes)
+    ):
+        policies.try_out(policies.get(name), name, servers, optical, SEEN)
+    return _rows(config, progress or (lambda message: None), start)
+
+
+def _rows(config: Regimes, tell: Callable[[str], None], start: int) -> Iterator[Row]:
+    left, done = [], 0
+    for regime, many in zip(config.regimes, config.blocks, strict=True):
         if done + many > start:
             left.append((regime, max(0, start - done)))
         done += many
@@ -151,7 +167,7 @@ def _rows_of(config: Regimes, regime: Regime, tell: Callable[[str], None]) -> li
 
 
 def _control(name: str) -> Control:
-    return COMPARED[name] if name in COMPARED else functools.partial(of_policy, policies.get(name))
+    return COMPARED[name] if name in COMPARED else functools.partial(of_policy, policies.get(name), name=name)
 
 
 def _choose_chains(name: str, chains: Chains) -> np.ndarray:

@@ -18,7 +18,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from mfabric_jax import policies
 from mfabric_jax.apps.learning.regimes.chains import SEEN, Chains
+from mfabric_jax.case.policies import name_of
 from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.policies.own import wrap_errors
 from mfabric_jax.policies.renewal import Renewal
 from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.routing import Plan, fluid_lower_bound
@@ -231,14 +233,21 @@ def _renew(routing: str, region: Region, expected, forecast, proposals, demand, 
 
 
 # --------------------------------------------------------------------------------------------------- any other policy
-def of_policy(policy: policies.Policy, chains: Chains, delays: Float[Array, "D"], routing: str) -> Served:
+def of_policy(
+    policy: policies.Policy, chains: Chains, delays: Float[Array, "D"], routing: str, *, name: str | None = None
+) -> Served:
     """Call the policy before every all-to-all, with the forecast and the circuits in place.
 
     A policy that has the setting `history` gets the last `SEEN` demands [SEEN S S], newest last. `region.delay_s` is
-    the delay; a plan with the previous circuits keeps them.
+    the delay; a plan with the previous circuits keeps them. Raise `InputError`, which gives its `name`, for circuits
+    that are not legal.
     """
+    name = name_of(policy) if name is None else name
     arguments = chains.region, chains.forecast, chains.demand, delays
-    (exchange_s, changed), seconds = run_timed(_of_policy, policy, routing, *arguments)
+    with wrap_errors(f"policy {name}, called for many demands at once (jax.vmap),"):
+        (exchange_s, changed, counts), seconds = run_timed(_of_policy, policy, routing, *arguments)
+    for count in counts:
+        policies.check_legal(name, np.asarray(count), np.asarray(chains.region.optical_degree))
     return Served(exchange_s, changed, seconds / changed.size)
 
 
@@ -258,13 +267,15 @@ def _of_policy(policy: policies.Policy, routing: str, region: Region, forecast, 
             after = plan.circuits.count.astype(count.dtype)
             exchange_s = fluid_lower_bound(region, Circuits(after), demand, routing=routing)
             history = jnp.concatenate([history[1:], demand[None]])
-            return (after, history, number + 1), (exchange_s, jnp.any(after != count))
+            return (after, history, number + 1), (exchange_s, jnp.any(after != count), after)
 
         start = uniform_circuits(region.degrees), demand[:SEEN], jnp.zeros((), jnp.int32)
         return lax.scan(step, start, (forecast[SEEN:], demand[SEEN:]))[1]
 
-    chains = jax.vmap(chain, in_axes=(None, 0, 0))
-    return jax.vmap(chains, in_axes=(0, None, None))(delays, forecast, demand)
+    many = len(delays), len(demand)
+    every = jnp.repeat(delays, many[1]), *(jnp.tile(each, (many[0], 1, 1, 1)) for each in (forecast, demand))
+    served = jax.vmap(chain)(*every)  # in nested maps, XLA of JAX 0.10.2 aborts on some networks
+    return jax.tree.map(lambda each: each.reshape(*many, *each.shape[1:]), served)
 
 
 # ------------------------------------------------------------------------------------------------- a tuned horizon

@@ -17,7 +17,7 @@ from mfabric_jax.apps.learning.regimes.chains import SEEN, Chains, draw_chains
 from mfabric_jax.apps.learning.regimes.controls import CONTROLS, of_policy
 from mfabric_jax.apps.learning.regimes.lookahead import Table, clairvoyant_s, informed_s, table_of
 from mfabric_jax.checks import InputError
-from mfabric_jax.policies import uniform
+from mfabric_jax.policies import get, uniform
 
 SMALL = PAIRS._replace(servers=8)
 DELAYS = jnp.asarray(DELAYS_S, jnp.float32)
@@ -95,6 +95,68 @@ def test_an_own_policy_is_a_row_and_uniform_gets_what_even_circuits_get():
     assert not own.changed.any()
 
 
+def test_a_network_that_weighs_the_delay_is_a_row_and_changes_less_the_longer_it_is():
+    served = of_policy(get("learned()"), draw_chains(SMALL, range(2), 1, 4), DELAYS, "split")
+    often = served.changed.mean((1, 2))
+    assert served.changed.shape == (len(DELAYS), 2, 4)
+    assert often[0] > often[-1] == 0
+
+
+OWN = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+from mfabric_jax.fabric import Circuits
+from mfabric_jax.policies import Plan, uniform
+
+def one_way(demand, region, *, previous=None, key=None):
+    return Plan(Circuits(jnp.roll(jnp.eye(region.servers, dtype=int), 1, axis=1)))
+
+def degree(demand, region, *, previous=None, key=None):
+    return Plan(Circuits(jnp.zeros_like(demand, int) * int(region.optical_degree)))
+
+def past(demand, region, *, previous=None, key=None, history=None):
+    return uniform(demand if history is None else history[:, :2].sum((0, 5)), region)
+
+def calls_back(demand, region, *, previous=None, key=None):
+    total = jax.pure_callback(np.sum, jax.ShapeDtypeStruct((), demand.dtype), demand)
+    return uniform(demand + total, region)
+
+def sly(demand, region, *, previous=None, key=None):
+    legal = uniform(demand, region).circuits.count  # as long as demand has no larger unit than in the trial
+    return Plan(Circuits(jnp.where(demand.sum() > 1e5, 9 * legal, legal)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("one_way", "gave circuits that break a rule: they must be symmetric"),
+        ("degree", "must be a function that JAX can trace"),
+        ("past", "called as policy"),
+    ],
+)
+def test_a_policy_that_is_wrong_is_told_before_anything_is_computed(function, words, tmp_path, monkeypatch):
+    (tmp_path / "own.py").write_text(OWN)
+    monkeypatch.setattr(bench, "draw_chains", None)
+    name = f"{tmp_path}/own.py:{function}"
+    with pytest.raises(InputError, match=words) as told:
+        compare_regimes(Regimes(servers=(8,), also=("greedy", name)))
+    assert f"policy {name}" in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"), [("sly", "they must be at most 4 at a server"), ("calls_back", "called for many demands")]
+)
+def test_a_policy_that_is_wrong_only_for_demands_of_a_regime_is_told_too(function, words, tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    name = f"{tmp_path}/own.py:{function}"
+    bench.policies.try_out(get(name), name, 8, 4, SEEN)
+    with pytest.raises(InputError, match=words):
+        of_policy(get(name), draw_chains(SMALL, range(2), 1, 4), DELAYS, "split", name=name)
+
+
 @pytest.fixture(scope="module")
 def rows():
     return list(compare_regimes(Regimes(servers=(8,), seeds=2, chains=1, decisions=6)))
@@ -134,6 +196,10 @@ def test_regimes_are_the_cells_of_the_study():
         ({"seeds": 1}, "seeds must be a number from 2 to 10, got 1."),
         ({"servers": (12,)}, "servers must be among 8, 16, 32, got 12."),
         ({"also": ("renewal",)}, "also names further policies; 'renewal' is compared anyway."),
+        (
+            {"also": ("learned",)},
+            r"'learned' is ahead with renewal here: write 'learned\(\)' for the policy of this name",
+        ),
         ({"decisions": 0}, "decisions must be"),
     ],
 )
