@@ -33,6 +33,11 @@ def _has_limits(case: Case) -> bool:
     return case.serving.tpot_ms is not None or case.serving.load.ttft_ms is not None
 
 
+def _reads_context(case: Case) -> bool:
+    load = case.serving.load
+    return load.arrivals is None and (load.rate is None or case.serving.prompt is None)
+
+
 def _places_experts(case: Case) -> bool:
     return case.serving.experts != "balanced" or case.serving.redundant_experts != 0
 
@@ -45,6 +50,11 @@ USES = [  # prefixes of settings, the cases that read them, and the condition in
         ("serving.load.unit", "serving.load.block", "serving.load.turns"),
         lambda case: case.serving.load.arrivals is not None,
         "for a log of requests (--arrivals)",
+    ),
+    (
+        "serving.context",
+        _reads_context,
+        "where no load has its own (--arrivals, or --rate with --prompt: the prompt and half of the answer)",
     ),
     ("serving.load.keep", lambda case: case.serving.tpot_ms is not None, "with a time limit (--tpot-ms)"),
     ("serving.batch", lambda case: case.serving.tpot_ms is None, "without --tpot-ms, which chooses the batch"),
@@ -87,7 +97,7 @@ def common(rows: list[dict[str, Any]]) -> str:
         "gpu": str(first["gpu"]),
         "nic_gbps": f"{first['nic_gbps']:g} Gbps a NIC",
         "prefill_gpu": _prefill_kind(first),
-        "context": f"{first['context']:,g} tokens of context",
+        "context": f"{first['context']:,.6g} tokens of context",
         "kernels": str(first["kernels"]),
     }
     words = [words for name, words in texts.items() if words and name not in apart]

@@ -48,7 +48,8 @@ def serve(
     - `start`: number of cases to skip.
 
     Rows also have `columns.LOADED` if any case states a load, `columns.SPLIT` if any is split, and a column for
-    each other setting that differs between cases, named by its path. Raise `InputError` and `Misfit` as `deployment`
+    each other setting that differs between cases, named by its path. Under a load all columns are at its mean context.
+    Raise `InputError` and `Misfit` as `deployment`
     does.
     """
     case_set = several(cases)
@@ -57,7 +58,7 @@ def serve(
     for case in every:
         check_case(case)
     for case in every[start:]:
-        deployed = cached_deployment(case)
+        deployed = cached_deployment(request_load.with_load_context(case))
         progress(f"{deployed.decode.model.architecture.name} on {case.network.fabric}, ep {case.serving.ep}")
         member, outcome = next(best_members(deployed, [PrefillChoice.of(deployed)], progress))
         row = full_row(member, outcome, arriving=arriving, splitting=splitting)

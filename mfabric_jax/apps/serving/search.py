@@ -93,9 +93,10 @@ def _rows(
     case: Case, size: int, cases: Cases, arriving: bool, progress: Callable[[str], None]
 ) -> Iterator[dict[str, Any]]:
     progress(f"{case.model.name} on {case.network.fabric}, ep {size}")
-    prefill = prefill_choices(_of_prefill(case, size))
+    loaded = request_load.with_load_context(case)
+    prefill = prefill_choices(_of_prefill(loaded, size))
     deployed = cached_deployment(
-        case.with_({"serving.ep": size, "serving.prefill.ep": prefill[0].deployed.prefill.model.gpus})
+        loaded.with_({"serving.ep": size, "serving.prefill.ep": prefill[0].deployed.prefill.model.gpus})
     )
     for member, outcome in best_members(deployed, prefill, progress):
         yield full_row(member, outcome, arriving=arriving) | cases.differences(case, SHOWN)

@@ -252,6 +252,29 @@ def test_a_load_says_how_full_the_pools_are_and_that_a_log_is_short(tmp_path, ca
     assert "the load is too short" not in capsys.readouterr().out
 
 
+def test_under_a_load_the_first_table_is_at_the_context_of_its_requests(tmp_path, capsys):
+    loaded = {"serving__ep": 16, "serving__batch": 16.0, "serving__prompt": 3000, "serving__answer": 700}
+    arrive = {"serving__load__rate": 5.0, "serving__load__requests": 300}
+    (row,), (alone,) = (list(serve(case(**loaded, **more))) for more in (arrive, {"serving__context": 3000 + 700 / 2}))
+    assert row["context"] == 3350
+    assert {name: row[name] for name in alone} == alone
+    (found,) = serve(case(**loaded, **arrive, serving__tpot_ms=50.0))
+    assert found["in_slo"] >= 0.99
+    assert found["tpot_high_s"] <= 0.05
+    log = tmp_path / "log.csv"
+    lines = [f"{i / 40},{1000 + 200 * (i % 2)},60" for i in range(200)]
+    log.write_text("\n".join(["Timestamp,Request tokens,Response tokens", *lines]), encoding="utf-8")
+    words = *WORDS, "--fabric", "fat-tree", "--ep", "16", "--batch", "16"
+    assert status(*words, "--arrivals", log) == 0
+    assert "1,130 tokens of context" in capsys.readouterr().out  # (1000 + 1200) / 2 + 60 / 2
+    said = mistake(capsys, *words, "--arrivals", str(log), "--context", "2000")
+    assert "serving.context is read only where no load has its own" in said
+    assert "got 2000.0" in said
+    assert "got 2000.0" in mistake(capsys, *words, "--rate", "4", "--prompt", "100", "--context", "2000")
+    assert status(*words, "--rate", "4", "--context", "2000", "--set", "serving.load.requests=300") == 0
+    assert "2,512 tokens of context" in capsys.readouterr().out  # the default of --prompt, and half of 1,024
+
+
 USELESS = [
     ("--batch 8 --tpot-ms 50", "serving.batch is read only without --tpot-ms, which chooses the batch, got 8.0."),
     (
