@@ -66,15 +66,15 @@ def _read_log(case: Case) -> Requests:
 
 
 def with_load_context(case: Case) -> Case:
-    """Return the case with the mean context of its load instead of `serving.context`, and with the mean prompt of a
-    log unless `serving.prompt` is stated; unchanged without a load. Raise `InputError` for an unreadable log."""
+    """Return the case with the mean context of its load instead of `serving.context`, and with the median prompt of
+    a log unless `serving.prompt` is stated; unchanged without a load. Raise `InputError` for an unreadable log."""
     if not has_load(case):
         return case
     prompt = prompt_of(case)
     if case.serving.load.arrivals is None:
         return case.with_({"serving.prompt": prompt, "serving.context": prompt + case.serving.answer / 2})
     requests = _read_log(case)
-    prompt = case.serving.prompt or max(1, round(float(requests.prompt.mean())))
+    prompt = case.serving.prompt or max(1, round(float(np.median(requests.prompt))))
     return case.with_({"serving.prompt": prompt, "serving.context": mean_context(requests)})
 
 
