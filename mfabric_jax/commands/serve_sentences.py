@@ -133,6 +133,8 @@ def search_sentences(groups: list[list[dict[str, Any]]], rows: list[dict[str, An
         else:
             yield f"{most}; cheapest: {_dollars(least)} with {_pools(least)}."
 
+    yield "The options of a row repeat it in place of --tpot-ms, --by and what is searched."
+
 
 def _times(row: Row) -> str:
     """Return the time limits of a row, in words."""
@@ -157,7 +159,9 @@ def _dollars(row: Row) -> str:
 
 
 def _pools(row: Row) -> str:
-    """Return the flags that repeat a row's pools."""
+    """Return the flags that repeat a row's pools, in place of `--tpot-ms`."""
+    from mfabric_jax import units
+
     settings = {"overlap": row["overlap"], "prefill.ep": row["prefill_ep"], "prefill.tokens": row["prefill_tokens"]}
     settings |= {"prefill.overlap": row["prefill_overlap"]} if row["prefill_overlap"] != row["overlap"] else {}
     flags = " ".join(f"--set serving.{name}={str(value).lower()}" for name, value in settings.items())
@@ -168,6 +172,9 @@ def _pools(row: Row) -> str:
         share = f"{decode:,} GPUs decode, {prefill:,} prefill"
         groups = {"decode": decode // row["ep"], "prefill": prefill // row["prefill_ep"]}
         flags += "".join(f" --set serving.load.{name}_groups={count}" for name, count in groups.items())
+        limit_s = row["tpot_limit_s"]
+        flags += "" if limit_s is None else f" --set serving.load.tpot_ms={units.to_ms(limit_s):g}"
+    if row.get("load_requests") is not None or row["ttft_limit_s"] is not None:
         flags += f" --by {row['by']}"
     return f"--ep {row['ep']} --batch {row['batch']:g} {flags} ({share})"
 

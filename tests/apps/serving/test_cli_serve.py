@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
@@ -273,6 +274,25 @@ def test_under_a_load_the_first_table_is_at_the_context_of_its_requests(tmp_path
     assert "got 2000.0" in mistake(capsys, *words, "--rate", "4", "--prompt", "100", "--context", "2000")
     assert status(*words, "--rate", "4", "--context", "2000", "--set", "serving.load.requests=300") == 0
     assert "2,512 tokens of context" in capsys.readouterr().out  # the default of --prompt, and half of 1,024
+
+
+FREE = "tpot_limit_s", "in_slo_limit", "batch_limit"  # of a search within --tpot-ms
+
+
+@pytest.mark.parametrize("load", ["", "--rate 20 --prompt 900 --answer 60 --set serving.load.requests=400"])
+def test_the_options_of_the_best_row_repeat_it(load, tmp_path, capsys):
+    free = FREE if load else (*FREE, "by")
+    words = "serve", "--model", "mixtral-8x7b", "--gpu", "H200-SXM", "--fabric", "fat-tree", *load.split()
+    assert status(*words, "--tpot-ms", "30", "--out", tmp_path / "search.csv", "--all-columns") == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "repeat it in place of --tpot-ms" in printed
+    options = re.search(r"(?:GPU|GPUs): [\d,]+ with (--ep [^(]*) \(", printed)[1].split()
+    assert status(*words, *options, "--out", tmp_path / "again.csv", "--all-columns") == 0
+    with (tmp_path / "search.csv").open() as found, (tmp_path / "again.csv").open() as repeated:
+        (again,), rows = csv.DictReader(repeated), [row for row in csv.DictReader(found) if row["ep"] == options[1]]
+    assert {name: value for name, value in again.items() if name not in free} in [
+        {name: value for name, value in row.items() if name in again and name not in free} for row in rows
+    ]
 
 
 USELESS = [
