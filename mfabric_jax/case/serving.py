@@ -123,7 +123,11 @@ class LoadSettings(SettingsGroup, frozen=True):
     ] = 0.99
     ttft_ms: Annotated[
         Amount | None,
-        doc("Limit on the time to the first token [ms]: of requests or, without a load, of a single prompt."),
+        doc(
+            "Limit on the time to the first token [ms]: of requests or, without a load, of a single prompt.",
+            flag="--ttft-ms",
+            command="serve",
+        ),
     ] = None
     tpot_ms: Annotated[
         Amount | None, doc("Limit on the time from token to token, for goodput [ms] (auto: serving.tpot_ms).")

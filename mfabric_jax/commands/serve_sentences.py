@@ -10,6 +10,7 @@ KINDS = "gpu", "prefill_gpu", "nic_gbps", "prefill_nic_gbps"
 APART = "model", *KINDS, "kernels", "precision", "tp", "context"  # shown if rows differ in them
 STEADY = 0.9  # least ratio of finished to arriving requests in a steady state
 LIVES = 5  # least length of a load, in times of a request
+NO_CHOICE = "serving.load.", "serving.prompt", "serving.answer"  # rows that differ in these serve another load
 PAGE = 'The page "Serving"'
 Row = dict[str, Any]
 
@@ -187,10 +188,12 @@ def load_sentences(rows: list[dict[str, Any]], cases: Cases) -> Iterator[str]:
             yield f"{named}: memory holds none of the requests."
             continue
         if row["load_tokens_per_s"] is not None:
+            end = ", at the slow end of the band" if row["by"] == "high" else ""
             yield (
                 f"{named}: the load is {row['load_tokens_per_s']:,.0f} tokens/s of answers, "
                 f"{100 * row['decode_load']:.3g} % of what {row['load_decode_gpus']:,} GPUs decode; prompts are "
-                f"{100 * row['prefill_load']:.3g} % of what {row['load_prefill_gpus']:,} GPUs prefill in full passes."
+                f"{100 * row['prefill_load']:.3g} % of what {row['load_prefill_gpus']:,} GPUs prefill in full "
+                f"passes{end}."
             )
         yield from _late(row, named)
         yield from _unsteady(row, named, cases)
@@ -219,11 +222,12 @@ def _unsteady(row: Row, named: str, cases: Cases) -> Iterator[str]:
         row[name] for name in ("load_requests_per_s", "requests_per_s", "load_e2e_p50_s", "load_window_s")
     )
     longer = f"; {_longer(row, cases)}"
-    if max(row["decode_load"] or 0.0, row["prefill_load"] or 0.0) > 1:
-        pool = "decode" if row["decode_load"] > 1 else "prefill"
+    full = [pool for pool in ("decode", "prefill") if (row[f"{pool}_load"] or 0.0) > 1]
+    if full:
+        groups = " and ".join(f"serving.load.{pool}_groups" for pool in full)
         yield (
             f"{named}: the pools do not keep up: {arrive:.3g} requests per second arrive and {done:.3g} finish; raise "
-            f"serving.load.{pool}_groups, or lower the load."
+            f"{groups}, or lower the load."
         )
     elif window < LIVES * life:
         yield (
@@ -244,16 +248,18 @@ def _longer(row: Row, cases: Cases) -> str:
 
 
 def conclusions(every: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the cheapest row of each model that fits and is in time, or that no row is."""
+    """Yield the cheapest row of each model and load that fits and is in time, or that no row is."""
     from mfabric_jax.apps.serving.search import cheapest, rows_within_limits
+    from mfabric_jax.report.grid import group_rows
 
-    for model in dict.fromkeys(row["model"] for row in every):
-        own = [row for row in every if row["model"] == model]
+    loads = [name for name in settings_of(every) if name.startswith(NO_CHOICE) and not name.endswith("_groups")]
+    for own in group_rows(every, "model", *loads).values():
         good = rows_within_limits(own)
         best = cheapest(good)
         timed = own[0]["tpot_limit_s"] is not None or own[0]["ttft_limit_s"] is not None
         if not good:
-            yield f"{model}: no row fits the memory{' and is in time' * timed}."
+            named = ", ".join([str(own[0]["model"]), *(f"{name} {own[0][name]}" for name in loads)])
+            yield f"{named}: no row fits the memory{' and is in time' * timed}."
         elif best is not None:
             yield (
                 f"Cheapest{' in time' * timed}: {name_row(best, every)}, batch {best['batch']:g}, at {_dollars(best)}, "

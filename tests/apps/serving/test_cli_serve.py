@@ -235,7 +235,24 @@ def test_a_load_that_is_not_steady_is_said(capsys):
     assert "the load is too short" not in said
     assert "do not keep up" not in said
     assert status(*words[:-1], "4000", "--set", "serving.load.requests=40000") == 0
-    assert "the pools do not keep up" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "the pools do not keep up" in said
+    crowded = *words[:-1], "4000", "--set", "serving.load.requests=40000"
+    assert "raise serving.load.decode_groups and serving.load.prefill_groups, or lower the load" in said
+    assert "at the slow end" not in said
+    assert status(*crowded, "--set", "serving.load.prefill_groups=900") == 0
+    assert "raise serving.load.decode_groups, or" in capsys.readouterr().out
+    assert status(*crowded, "--by", "high") == 0
+    assert re.search(r"GPUs prefill in full passes, at the slow end of the band\.", capsys.readouterr().out)
+
+
+def test_every_load_has_its_cheapest_row(capsys):
+    words = *WORDS, "--fabric", "fat-tree,full-mesh", "--ep", "16", "--batch", "16", "--rate", "4,8"
+    assert status(*words, "--set", "serving.load.requests=300") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for rate in (4.0, 8.0):
+        assert re.search(rf"Cheapest: deepseek-v3 on [a-z-]+, serving.load.rate {rate}, ep 16, batch 16, at ", said)
+    assert said.count("Cheapest") == 2
 
 
 def test_a_load_says_how_full_the_pools_are_and_that_a_log_is_short(tmp_path, capsys):
