@@ -11,6 +11,7 @@ APART = "model", *KINDS, "kernels", "precision", "tp", "context"  # shown if row
 STEADY = 0.9  # least ratio of finished to arriving requests in a steady state
 LIVES = 5  # least length of a load, in times of a request
 NO_CHOICE = "serving.load.", "serving.prompt", "serving.answer"  # rows that differ in these serve another load
+DIRECT = "full-mesh", "torus", "twisted-torus"  # their links join servers of one group only
 PAGE = 'The page "Serving"'
 Row = dict[str, Any]
 
@@ -268,11 +269,22 @@ def conclusions(every: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def row_sentences(shown: list[dict[str, Any]], every: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield which `shown` rows do not fit, or are faster with one micro-batch, and the meaning of the band."""
+    """Yield which `shown` rows do not fit, or are faster with one micro-batch, what the dollars lack, and the
+    meaning of the band."""
     for row in shown:
         yield from _of_memory(row, name_row(row, shown))
     yield from _of_one_batch(shown)
+    yield from _of_direct_links(every)
     yield _of_band(every)
+
+
+def _of_direct_links(rows: list[dict[str, Any]]) -> Iterator[str]:
+    direct = [name for name in dict.fromkeys(row["fabric"] for row in rows) if name in DIRECT]
+    if direct:
+        yield (
+            f"{', '.join(direct)}: links join the servers of one group; the dollars lack the links that carry caches "
+            "from groups that prefill to groups that decode."
+        )
 
 
 def _of_one_batch(rows: list[dict[str, Any]]) -> Iterator[str]:

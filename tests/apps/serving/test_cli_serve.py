@@ -253,6 +253,9 @@ def test_every_load_has_its_cheapest_row(capsys):
     for rate in (4.0, 8.0):
         assert re.search(rf"Cheapest: deepseek-v3 on [a-z-]+, serving.load.rate {rate}, ep 16, batch 16, at ", said)
     assert said.count("Cheapest") == 2
+    assert "full-mesh: links join the servers of one group; the dollars lack the links that carry caches" in said
+    assert status(*WORDS, "--fabric", "fat-tree", "--ep", "16", "--batch", "16") == 0
+    assert "the dollars lack" not in capsys.readouterr().out
 
 
 def test_a_load_says_how_full_the_pools_are_and_that_a_log_is_short(tmp_path, capsys):
