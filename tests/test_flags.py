@@ -14,6 +14,7 @@ def test_a_flag_of_one_command_is_a_flag_of_all_unless_its_settings_are_the_comm
     shared = flags_of_cases()
     own = dict(flags_of_cases("serve").items() - shared.items())
     assert own["--ep"] == "serving.ep"
+    assert own["--ttft-ms"] == "serving.load.ttft_ms"
     assert all(path.startswith("serving.") for path in own.values())
     for command in COMMANDS_OF_CASES:
         assert flags_of_cases(command).keys() >= shared.keys()
@@ -69,6 +70,14 @@ def test_help_has_every_column_with_its_unit(command, kinds, capsys):
     assert all(f"\n{kind}:\n" in said for kind in kinds)
     unit = next(column.unit for column in KINDS[kinds[0]].values() if column.is_number and column.unit)
     assert f" [{unit}]" in said
+
+
+def test_help_explains_a_column(capsys):
+    assert main(["serve", "--help", "usd_per_million_tokens"]) == 0
+    text = "usd_per_million_tokens [USD], a column of rows: Cost of a million tokens.\n"
+    assert capsys.readouterr().out == text
+    assert main(["serve", "--help", "usd_per_million_token"]) == 2
+    assert "usd_per_million_token" in capsys.readouterr().err
 
 
 def test_a_command_without_rows_has_no_columns(capsys):

@@ -46,7 +46,7 @@ class PrefillSettings(SettingsGroup, frozen=True):
         Amount | None,
         doc("Bandwidth of a NIC of the GPUs that prefill, per direction [Gbps] (auto: network.nic_gbps)."),
     ] = None
-    ep: Annotated[Count | None, doc("GPUs that share the experts (auto: serving.ep).")] = None
+    ep: Annotated[Count | None, doc("GPUs that share the experts (auto: serving.ep; in a search, the best).")] = None
     kernels: Annotated[
         str | None,
         doc(
@@ -123,7 +123,11 @@ class LoadSettings(SettingsGroup, frozen=True):
     ] = 0.99
     ttft_ms: Annotated[
         Amount | None,
-        doc("Limit on the time to the first token [ms]: of requests or, without a load, of a single prompt."),
+        doc(
+            "Limit on the time to the first token [ms]: of requests or, without a load, of a single prompt.",
+            flag="--ttft-ms",
+            command="serve",
+        ),
     ] = None
     tpot_ms: Annotated[
         Amount | None, doc("Limit on the time from token to token, for goodput [ms] (auto: serving.tpot_ms).")
@@ -185,10 +189,17 @@ class ServingSettings(SettingsGroup, frozen=True):
     batch: Annotated[
         Amount, doc("Tokens of a GPU per micro-batch, draft tokens included.", flag="--batch", command="serve")
     ] = 128.0
-    context: Annotated[Amount, doc("Mean tokens in the cache of a request.", flag="--context", command="serve")] = (
-        4096.0
-    )
-    prompt: Annotated[Count | None, doc("Tokens of a prompt (auto: context).", flag="--prompt", command="serve")] = None
+    context: Annotated[
+        Amount,
+        doc(
+            "Mean tokens in the cache of a request; a load has its own, prompt + answer / 2.",
+            flag="--context",
+            command="serve",
+        ),
+    ] = 4096.0
+    prompt: Annotated[
+        Count | None, doc("Tokens of a prompt (auto: context; of a log, its median).", flag="--prompt", command="serve")
+    ] = None
     answer: Annotated[Count, doc("Tokens of an answer.", flag="--answer", command="serve")] = 1024
     kernels: Annotated[
         str | None,

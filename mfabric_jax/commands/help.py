@@ -24,6 +24,7 @@ from mfabric_jax.case.paths import (
 from mfabric_jax.case.schema import SettingsGroup
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands.words import Option, flags_of_cases, options_in
+from mfabric_jax.support.columns import Column
 
 WIDTH = 80
 ALL = "all"
@@ -131,16 +132,35 @@ def of_columns(command: str) -> str:
     """Return the columns of a command's rows: name, unit, meaning. Raise `InputError` for a command without rows."""
     from mfabric_jax.report.kinds import KINDS
 
-    kinds = [kind for kind in KINDS if f"{kind} ".startswith(f"{command} ")] or ["cases"] * (command in OF_CASE_ROWS)
+    kinds = _kinds_of(command)
     if not kinds:
         raise InputError(f"{command} writes no rows; mfabric {command} --help lists what it takes.")
     lines = ["* only with --all-columns"]
     for kind in kinds:
         lines += [f"{kind}:"]
         for name, column in KINDS[kind].items():
-            unit = f" [{column.unit}]" if column.unit and column.is_number else ""
-            lines += _entry(f"{name}{' *' * column.detail}", f"{column.text}{unit}", 34)
+            lines += _entry(f"{name}{' *' * column.detail}", f"{column.text}{_unit(column)}", 34)
     return "\n".join(lines)
+
+
+def _kinds_of(command: str) -> list[str]:
+    """The kinds of rows that a command writes."""
+    from mfabric_jax.report.kinds import KINDS
+
+    return [kind for kind in KINDS if f"{kind} ".startswith(f"{command} ")] or ["cases"] * (command in OF_CASE_ROWS)
+
+
+def _unit(column: Column) -> str:
+    return f" [{column.unit}]" if column.unit and column.is_number else ""
+
+
+def _column(command: str, name: str) -> str | None:
+    """Return the unit and meaning of a column, of this command's rows if it is there; None if no row has it."""
+    from mfabric_jax.report.kinds import KINDS, column_named
+
+    own = [KINDS[kind][name] for kind in _kinds_of(command) if name in KINDS[kind]]
+    column = own[0] if own else column_named(name)
+    return None if column is None else f"{name}{_unit(column)}, a column of rows: {column.text}"
 
 
 # --------------------------------------------------------------------------------------------------------------- cases
@@ -152,7 +172,7 @@ def of_cases(
     below: Sequence[SettingsLayer] = (),
     reads: tuple[str, ...] = ("",),
 ) -> str:
-    """Return the help of a command with cases: one screen, or a topic (a group, "all", or a path).
+    """Return the help of a command with cases: one screen, or a topic (a group, "all", a path, or a column).
 
     - `below`: layers with defaults of the command.   - `reads`: prefixes of the paths that it reads.
 
@@ -172,6 +192,8 @@ def of_cases(
             return "\n".join(_in_full(alternative[0]))
         if inside := [inner_path for inner_path in settings() if inner_path.startswith(named + ".")]:
             return "\n".join(line for inner_path in inside for line in _setting(settings()[inner_path]))
+    if column := _column(command, topic):
+        return column
     raise unknown(path)
 
 

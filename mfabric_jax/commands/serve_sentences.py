@@ -10,6 +10,8 @@ KINDS = "gpu", "prefill_gpu", "nic_gbps", "prefill_nic_gbps"
 APART = "model", *KINDS, "kernels", "precision", "tp", "context"  # shown if rows differ in them
 STEADY = 0.9  # least ratio of finished to arriving requests in a steady state
 LIVES = 5  # least length of a load, in times of a request
+NO_CHOICE = "serving.load.", "serving.prompt", "serving.answer"  # rows that differ in these serve another load
+DIRECT = "full-mesh", "torus", "twisted-torus"  # their links join servers of one group only
 PAGE = 'The page "Serving"'
 Row = dict[str, Any]
 
@@ -33,6 +35,11 @@ def _has_limits(case: Case) -> bool:
     return case.serving.tpot_ms is not None or case.serving.load.ttft_ms is not None
 
 
+def _reads_context(case: Case) -> bool:
+    load = case.serving.load
+    return load.arrivals is None and (load.rate is None or case.serving.prompt is None)
+
+
 def _places_experts(case: Case) -> bool:
     return case.serving.experts != "balanced" or case.serving.redundant_experts != 0
 
@@ -45,6 +52,11 @@ USES = [  # prefixes of settings, the cases that read them, and the condition in
         ("serving.load.unit", "serving.load.block", "serving.load.turns"),
         lambda case: case.serving.load.arrivals is not None,
         "for a log of requests (--arrivals)",
+    ),
+    (
+        "serving.context",
+        _reads_context,
+        "where no load has its own (--arrivals, or --rate with --prompt: the prompt and half of the answer)",
     ),
     ("serving.load.keep", lambda case: case.serving.tpot_ms is not None, "with a time limit (--tpot-ms)"),
     ("serving.batch", lambda case: case.serving.tpot_ms is None, "without --tpot-ms, which chooses the batch"),
@@ -87,7 +99,7 @@ def common(rows: list[dict[str, Any]]) -> str:
         "gpu": str(first["gpu"]),
         "nic_gbps": f"{first['nic_gbps']:g} Gbps a NIC",
         "prefill_gpu": _prefill_kind(first),
-        "context": f"{first['context']:,g} tokens of context",
+        "context": f"{first['context']:,.6g} tokens of context",
         "kernels": str(first["kernels"]),
     }
     words = [words for name, words in texts.items() if words and name not in apart]
@@ -123,6 +135,8 @@ def search_sentences(groups: list[list[dict[str, Any]]], rows: list[dict[str, An
         else:
             yield f"{most}; cheapest: {_dollars(least)} with {_pools(least)}."
 
+    yield "The options of a row repeat it in place of --tpot-ms, --by and what is searched."
+
 
 def _times(row: Row) -> str:
     """Return the time limits of a row, in words."""
@@ -147,7 +161,9 @@ def _dollars(row: Row) -> str:
 
 
 def _pools(row: Row) -> str:
-    """Return the flags that repeat a row's pools."""
+    """Return the flags that repeat a row's pools, in place of `--tpot-ms`."""
+    from mfabric_jax import units
+
     settings = {"overlap": row["overlap"], "prefill.ep": row["prefill_ep"], "prefill.tokens": row["prefill_tokens"]}
     settings |= {"prefill.overlap": row["prefill_overlap"]} if row["prefill_overlap"] != row["overlap"] else {}
     flags = " ".join(f"--set serving.{name}={str(value).lower()}" for name, value in settings.items())
@@ -158,6 +174,9 @@ def _pools(row: Row) -> str:
         share = f"{decode:,} GPUs decode, {prefill:,} prefill"
         groups = {"decode": decode // row["ep"], "prefill": prefill // row["prefill_ep"]}
         flags += "".join(f" --set serving.load.{name}_groups={count}" for name, count in groups.items())
+        limit_s = row["tpot_limit_s"]
+        flags += "" if limit_s is None else f" --set serving.load.tpot_ms={units.to_ms(limit_s):g}"
+    if row.get("load_requests") is not None or row["ttft_limit_s"] is not None:
         flags += f" --by {row['by']}"
     return f"--ep {row['ep']} --batch {row['batch']:g} {flags} ({share})"
 
@@ -170,10 +189,12 @@ def load_sentences(rows: list[dict[str, Any]], cases: Cases) -> Iterator[str]:
             yield f"{named}: memory holds none of the requests."
             continue
         if row["load_tokens_per_s"] is not None:
+            end = ", at the slow end of the band" if row["by"] == "high" else ""
             yield (
                 f"{named}: the load is {row['load_tokens_per_s']:,.0f} tokens/s of answers, "
                 f"{100 * row['decode_load']:.3g} % of what {row['load_decode_gpus']:,} GPUs decode; prompts are "
-                f"{100 * row['prefill_load']:.3g} % of what {row['load_prefill_gpus']:,} GPUs prefill in full passes."
+                f"{100 * row['prefill_load']:.3g} % of what {row['load_prefill_gpus']:,} GPUs prefill in full "
+                f"passes{end}."
             )
         yield from _late(row, named)
         yield from _unsteady(row, named, cases)
@@ -202,11 +223,12 @@ def _unsteady(row: Row, named: str, cases: Cases) -> Iterator[str]:
         row[name] for name in ("load_requests_per_s", "requests_per_s", "load_e2e_p50_s", "load_window_s")
     )
     longer = f"; {_longer(row, cases)}"
-    if max(row["decode_load"] or 0.0, row["prefill_load"] or 0.0) > 1:
-        pool = "decode" if row["decode_load"] > 1 else "prefill"
+    full = [pool for pool in ("decode", "prefill") if (row[f"{pool}_load"] or 0.0) > 1]
+    if full:
+        groups = " and ".join(f"serving.load.{pool}_groups" for pool in full)
         yield (
             f"{named}: the pools do not keep up: {arrive:.3g} requests per second arrive and {done:.3g} finish; raise "
-            f"serving.load.{pool}_groups, or lower the load."
+            f"{groups}, or lower the load."
         )
     elif window < LIVES * life:
         yield (
@@ -227,16 +249,18 @@ def _longer(row: Row, cases: Cases) -> str:
 
 
 def conclusions(every: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the cheapest row of each model that fits and is in time, or that no row is."""
+    """Yield the cheapest row of each model and load that fits and is in time, or that no row is."""
     from mfabric_jax.apps.serving.search import cheapest, rows_within_limits
+    from mfabric_jax.report.grid import group_rows
 
-    for model in dict.fromkeys(row["model"] for row in every):
-        own = [row for row in every if row["model"] == model]
+    loads = [name for name in settings_of(every) if name.startswith(NO_CHOICE) and not name.endswith("_groups")]
+    for own in group_rows(every, "model", *loads).values():
         good = rows_within_limits(own)
         best = cheapest(good)
         timed = own[0]["tpot_limit_s"] is not None or own[0]["ttft_limit_s"] is not None
         if not good:
-            yield f"{model}: no row fits the memory{' and is in time' * timed}."
+            named = ", ".join([str(own[0]["model"]), *(f"{name} {own[0][name]}" for name in loads)])
+            yield f"{named}: no row fits the memory{' and is in time' * timed}."
         elif best is not None:
             yield (
                 f"Cheapest{' in time' * timed}: {name_row(best, every)}, batch {best['batch']:g}, at {_dollars(best)}, "
@@ -245,11 +269,22 @@ def conclusions(every: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def row_sentences(shown: list[dict[str, Any]], every: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield which `shown` rows do not fit, or are faster with one micro-batch, and the meaning of the band."""
+    """Yield which `shown` rows do not fit, or are faster with one micro-batch, what the dollars lack, and the
+    meaning of the band."""
     for row in shown:
         yield from _of_memory(row, name_row(row, shown))
     yield from _of_one_batch(shown)
+    yield from _of_direct_links(every)
     yield _of_band(every)
+
+
+def _of_direct_links(rows: list[dict[str, Any]]) -> Iterator[str]:
+    direct = [name for name in dict.fromkeys(row["fabric"] for row in rows) if name in DIRECT]
+    if direct:
+        yield (
+            f"{', '.join(direct)}: links join the servers of one group; the dollars lack the links that carry caches "
+            "from groups that prefill to groups that decode."
+        )
 
 
 def _of_one_batch(rows: list[dict[str, Any]]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from mfabric_jax import units
 from mfabric_jax.apps.serving.arrivals import Requests, poisson, read_arrivals, repeat_requests, stretch_to_rate
 from mfabric_jax.apps.serving.columns import LOADED
-from mfabric_jax.apps.serving.deployment import PASS, TRANSFER, Deployment
+from mfabric_jax.apps.serving.deployment import PASS, TRANSFER, Deployment, prompt_of
 from mfabric_jax.apps.serving.expert_load import SURE
 from mfabric_jax.apps.serving.layer_parts import cache_bytes, state_bytes
 from mfabric_jax.apps.serving.queueing import (
@@ -55,8 +55,27 @@ def requests_of(deployed: Deployment) -> Requests:
         assert load.rate is not None, "a load has a rate or a trace"
         count = load.requests * load.repeat
         return poisson(load.rate, count, deployed.prompt, deployed.fresh, case.serving.answer, case.run.seed)
-    requests = read_arrivals(load.arrivals, load.requests, load.unit, load.block, load.turns)
+    requests = _read_log(case)
     return repeat_requests(requests if load.rate is None else stretch_to_rate(requests, load.rate), load.repeat)
+
+
+def _read_log(case: Case) -> Requests:
+    load = case.serving.load
+    assert load.arrivals is not None, "the case names a log"
+    return read_arrivals(load.arrivals, load.requests, load.unit, load.block, load.turns)
+
+
+def with_load_context(case: Case) -> Case:
+    """Return the case with the mean context of its load instead of `serving.context`, and with the median prompt of
+    a log unless `serving.prompt` is stated; unchanged without a load. Raise `InputError` for an unreadable log."""
+    if not has_load(case):
+        return case
+    prompt = prompt_of(case)
+    if case.serving.load.arrivals is None:
+        return case.with_({"serving.prompt": prompt, "serving.context": prompt + case.serving.answer / 2})
+    requests = _read_log(case)
+    prompt = case.serving.prompt or max(1, round(float(np.median(requests.prompt))))
+    return case.with_({"serving.prompt": prompt, "serving.context": mean_context(requests)})
 
 
 # ---------------------------------------------------------------------------------------------------------------- pools

@@ -1,6 +1,5 @@
 """Rows of a serving comparison, one per case."""
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,24 +13,21 @@ from mfabric_jax.apps.serving.deployment import (
     Decoding,
     Deployment,
     check_size,
-    deployment,
     limit_basis,
-    prompt_of,
 )
-from mfabric_jax.apps.serving.disaggregated import Split, split_deployment
+from mfabric_jax.apps.serving.disaggregated import Split
 from mfabric_jax.apps.serving.disaggregated import is_split as split_stated
 from mfabric_jax.apps.serving.group import check_network, group_of
 from mfabric_jax.apps.serving.kinds import prefill_case
+from mfabric_jax.apps.serving.pools import cached_deployment, prefill_choices, with_prefill_only
 from mfabric_jax.apps.serving.sizing import PrefillChoice, batches_of, best_of, candidates_of, decode_choices, fewest
 from mfabric_jax.apps.serving.step import MEASURED_OVER_PREDICTED, band
 from mfabric_jax.case import Case, Cases
 from mfabric_jax.case import cases as several
-from mfabric_jax.case.paths import files_of_case
 from mfabric_jax.checks import Misfit
 from mfabric_jax.evaluate.resolving.resolve import gpu_of
 from mfabric_jax.evaluate.rows.costs import bill_of, unknown_parts
 from mfabric_jax.evaluate.rows.results import provenance, side_by_side
-from mfabric_jax.support.text_files import cached_by_files
 from mfabric_jax.workload.kernels import HOW
 
 THOUSAND = 1000
@@ -48,7 +44,8 @@ def serve(
     - `start`: number of cases to skip.
 
     Rows also have `columns.LOADED` if any case states a load, `columns.SPLIT` if any is split, and a column for
-    each other setting that differs between cases, named by its path. Raise `InputError` and `Misfit` as `deployment`
+    each other setting that differs between cases, named by its path. Under a load all columns are at its mean context,
+    and with `serving.tpot_ms` open settings of prefill are searched. Raise `InputError` and `Misfit` as `deployment`
     does.
     """
     case_set = several(cases)
@@ -57,9 +54,12 @@ def serve(
     for case in every:
         check_case(case)
     for case in every[start:]:
-        deployed = cached_deployment(case)
+        loaded = request_load.with_load_context(case)
+        deployed = cached_deployment(loaded)
         progress(f"{deployed.decode.model.architecture.name} on {case.network.fabric}, ep {case.serving.ep}")
-        member, outcome = next(best_members(deployed, [PrefillChoice.of(deployed)], progress))
+        searching = request_load.has_load(case) and case.serving.tpot_ms is not None
+        prefill = prefill_choices(with_prefill_only(loaded)) if searching else [PrefillChoice.of(deployed)]
+        member, outcome = next(best_members(deployed, prefill, progress))
         row = full_row(member, outcome, arriving=arriving, splitting=splitting)
         yield row | case_set.differences(case, SHOWN)
 
@@ -119,11 +119,6 @@ def _split_columns(deployed: Deployment) -> dict[str, Any]:
     return deployed.columns(deployed.decoding(deployed.numbers))
 
 
-@cached_by_files(files_of_case, maxsize=64)
-def _of_shape(case: Case) -> Deployment:
-    return split_deployment(case) if split_stated(case) else deployment(case)
-
-
 def check_case(case: Case) -> None:
     """Check network, kernels and sizes of a case before anything is solved. Raise `InputError` or `Misfit`."""
     prefill, serving = prefill_case(case), case.serving
@@ -132,16 +127,6 @@ def check_case(case: Case) -> None:
     if not split_stated(case):
         check_size(case, serving.ep, serving.kernels, DECODES_WITH)
         check_size(prefill, serving.prefill.ep or serving.ep, serving.prefill.kernels, PREFILLS_WITH)
-
-
-SHAPED = {"serving.batch": 1.0, "serving.context": 1.0, "serving.drafts.accepted": 0.0, "serving.host_s": 0.0}
-SHAPED |= {"serving.overlap": None, "serving.prefill.overlap": None, "serving.prefill.tokens": None}
-
-
-def cached_deployment(case: Case) -> Deployment:
-    """Return the `deployment` of a case, cached over settings that only enter the arithmetic of a step."""
-    prompt = prompt_of(case)
-    return dataclasses.replace(_of_shape(case.with_(SHAPED | {"serving.prompt": prompt})), case=case)
 
 
 EXPERTS = "expert_load", "rank_load_over_mean", "rank_load_over_mean_in_order"

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
@@ -234,7 +235,27 @@ def test_a_load_that_is_not_steady_is_said(capsys):
     assert "the load is too short" not in said
     assert "do not keep up" not in said
     assert status(*words[:-1], "4000", "--set", "serving.load.requests=40000") == 0
-    assert "the pools do not keep up" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "the pools do not keep up" in said
+    crowded = *words[:-1], "4000", "--set", "serving.load.requests=40000"
+    assert "raise serving.load.decode_groups and serving.load.prefill_groups, or lower the load" in said
+    assert "at the slow end" not in said
+    assert status(*crowded, "--set", "serving.load.prefill_groups=900") == 0
+    assert "raise serving.load.decode_groups, or" in capsys.readouterr().out
+    assert status(*crowded, "--by", "high") == 0
+    assert re.search(r"GPUs prefill in full passes, at the slow end of the band\.", capsys.readouterr().out)
+
+
+def test_every_load_has_its_cheapest_row(capsys):
+    words = *WORDS, "--fabric", "fat-tree,full-mesh", "--ep", "16", "--batch", "16", "--rate", "4,8"
+    assert status(*words, "--set", "serving.load.requests=300") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for rate in (4.0, 8.0):
+        assert re.search(rf"Cheapest: deepseek-v3 on [a-z-]+, serving.load.rate {rate}, ep 16, batch 16, at ", said)
+    assert said.count("Cheapest") == 2
+    assert "full-mesh: links join the servers of one group; the dollars lack the links that carry caches" in said
+    assert status(*WORDS, "--fabric", "fat-tree", "--ep", "16", "--batch", "16") == 0
+    assert "the dollars lack" not in capsys.readouterr().out
 
 
 def test_a_load_says_how_full_the_pools_are_and_that_a_log_is_short(tmp_path, capsys):
@@ -250,6 +271,48 @@ def test_a_load_says_how_full_the_pools_are_and_that_a_log_is_short(tmp_path, ca
     assert "$/M at this load" in said.replace("\n", " ")
     assert status(*words, "--set", "serving.load.repeat=20") == 0
     assert "the load is too short" not in capsys.readouterr().out
+
+
+def test_under_a_load_the_first_table_is_at_the_context_of_its_requests(tmp_path, capsys):
+    loaded = {"serving__ep": 16, "serving__batch": 16.0, "serving__prompt": 3000, "serving__answer": 700}
+    arrive = {"serving__load__rate": 5.0, "serving__load__requests": 300}
+    (row,), (alone,) = (list(serve(case(**loaded, **more))) for more in (arrive, {"serving__context": 3000 + 700 / 2}))
+    assert row["context"] == 3350
+    assert {name: row[name] for name in alone} == alone
+    (found,) = serve(case(**loaded, **arrive, serving__tpot_ms=50.0))
+    assert found["in_slo"] >= 0.99
+    assert found["tpot_high_s"] <= 0.05
+    log = tmp_path / "log.csv"
+    lines = [f"{i / 40},{1000 + 200 * (i % 2)},60" for i in range(200)]
+    log.write_text("\n".join(["Timestamp,Request tokens,Response tokens", *lines]), encoding="utf-8")
+    words = *WORDS, "--fabric", "fat-tree", "--ep", "16", "--batch", "16"
+    assert status(*words, "--arrivals", log) == 0
+    assert "1,130 tokens of context" in capsys.readouterr().out  # (1000 + 1200) / 2 + 60 / 2
+    said = mistake(capsys, *words, "--arrivals", str(log), "--context", "2000")
+    assert "serving.context is read only where no load has its own" in said
+    assert "got 2000.0" in said
+    assert "got 2000.0" in mistake(capsys, *words, "--rate", "4", "--prompt", "100", "--context", "2000")
+    assert status(*words, "--rate", "4", "--context", "2000", "--set", "serving.load.requests=300") == 0
+    assert "2,512 tokens of context" in capsys.readouterr().out  # the default of --prompt, and half of 1,024
+
+
+FREE = "tpot_limit_s", "in_slo_limit", "batch_limit"  # of a search within --tpot-ms
+
+
+@pytest.mark.parametrize("load", ["", "--rate 20 --prompt 900 --answer 60 --set serving.load.requests=400"])
+def test_the_options_of_the_best_row_repeat_it(load, tmp_path, capsys):
+    free = FREE if load else (*FREE, "by")
+    words = "serve", "--model", "mixtral-8x7b", "--gpu", "H200-SXM", "--fabric", "fat-tree", *load.split()
+    assert status(*words, "--tpot-ms", "30", "--out", tmp_path / "search.csv", "--all-columns") == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "repeat it in place of --tpot-ms" in printed
+    options = re.search(r"(?:GPU|GPUs): [\d,]+ with (--ep [^(]*) \(", printed)[1].split()
+    assert status(*words, *options, "--out", tmp_path / "again.csv", "--all-columns") == 0
+    with (tmp_path / "search.csv").open() as found, (tmp_path / "again.csv").open() as repeated:
+        (again,), rows = csv.DictReader(repeated), [row for row in csv.DictReader(found) if row["ep"] == options[1]]
+    assert {name: value for name, value in again.items() if name not in free} in [
+        {name: value for name, value in row.items() if name in again and name not in free} for row in rows
+    ]
 
 
 USELESS = [

@@ -3,14 +3,21 @@
 import numpy as np
 import pytest
 
-from mfabric_jax.apps.serving import cheapest, fastest, rows_within_limits, serve
+from mfabric_jax.apps.serving import cheapest, fastest, rows_within_limits, search, serve
 from mfabric_jax.apps.serving.arrivals import Requests, repeat_requests
-from mfabric_jax.case import Case
+from mfabric_jax.apps.serving.pools import sizes_of
+from mfabric_jax.case import Case, cases
 
 CASE = Case().with_(
     {
         **{"model.name": "deepseek-v3", "network.fabric": "fat-tree", "gpu.name": "H200-SXM", "serving.ep": 16},
-        **{"serving.prefill.ep": 8, "serving.tpot_ms": 40.0, "serving.answer": 100, "serving.context": 2048.0},
+        **{
+            "serving.prefill.ep": 8,
+            "serving.prefill.tokens": 8192,
+            "serving.tpot_ms": 40.0,
+            "serving.answer": 100,
+            "serving.context": 2048.0,
+        },
         **{"serving.load.rate": 400.0, "serving.load.requests": 4000},
     }
 )
@@ -32,6 +39,18 @@ def test_groups_are_the_fewest_that_hold_the_load():
     assert row["decode_load"] <= 1
     assert row["decode_load"] * decode > decode - 1 or row_of(decode_groups=decode - 1)["in_slo"] < 0.99
     assert row_of(decode_groups=decode, prefill_groups=prefill) == row
+
+
+def test_open_prefill_is_searched_where_the_size_of_a_decoding_group_is_stated():
+    open_case = CASE.with_(
+        {"serving.prefill.ep": None, "serving.prefill.tokens": None, "serving.ep": 64, "serving.load.rate": 100.0}
+    )
+    (found,) = serve(open_case)
+    assert found == next(search(cases(open_case), start=sizes_of(open_case).index(64)))
+    whole = next(serve(open_case.with_({"serving.prefill.ep": 64, "serving.prefill.tokens": 8192})))
+    gpus, all_gpus = (row["load_decode_gpus"] + row["load_prefill_gpus"] for row in (found, whole))
+    assert gpus < all_gpus
+    assert (whole["prefill_ep"], whole["prefill_tokens"]) == (64, 8192)
 
 
 def test_the_pool_that_makes_requests_late_grows():
