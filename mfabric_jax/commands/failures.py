@@ -149,7 +149,8 @@ def run(cases: Cases, options: Options) -> None:
     rows_of, columns = functools.partial(failures, cases), options.columns("failures")
     rows = shared.collect_rows("failures", options.out, record_of_cases(cases), rows_of, None, columns)
     uses, parts = distinguishing_columns(rows), {"reconfig_s": "reconf", "ep_comm_s": "EP", "bubble_s": "bubble"}
-    shown = ["model", "fabric", *uses, "failure", report.TableColumn("healthy_s", "healthy [s]")]
+    of_row = ["failure", "fabric", *uses, *(["model"] if len({row["model"] for row in rows}) > 1 else [])]
+    shown = [*of_row, report.TableColumn("healthy_s", "healthy [s]")]
     shown += [report.TableColumn("failed_s", "failed [s]"), report.TableColumn("slow_down", "slow-down", percent=True)]
     if any(row["published"] is not None for row in rows):
         shown.append(report.TableColumn("published", percent=True))
@@ -159,9 +160,9 @@ def run(cases: Cases, options: Options) -> None:
     shared.print_jobs(rows)
     print(report.plain([_without_noise(row) for row in rows], shown))
     spares = {"spare_part_usd": "spare part [$]", "spare_usd": "spare server [$]"}
-    print("\n" + _table(rows, ["model", "fabric", *uses, "failure", "remedy"], spares))
+    print("\n" + _table(rows, [*of_row, "remedy"], spares))
     if every_month := months(rows):
-        print("\n" + _table(rows, ["model", "fabric", *uses, "failure"], LOST))
+        print("\n" + _table(rows, of_row, LOST))
         print("\n" + _table([month.row for month in every_month], ["model", "fabric", *uses], MONTHS))
     shared.print_lines(month_loss_lines(rows, HOURS_A_MONTH))
     shared.print_lines(month_price_lines(rows))

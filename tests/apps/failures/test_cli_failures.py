@@ -45,7 +45,7 @@ def test_failures(capsys, tmp_path):
         }
         assert row.items() >= (facts | {"published": None}).items()
         assert 0 < row["run_slow_down"] < row["slow_down"] < 0.5  # of two iterations the second suffers
-        printed = line_of(output.out.split("\n\n")[0], "llama-moe", "mfabric", row["failure"])
+        printed = line_of(output.out.split("\n\n")[0], row["failure"], "mfabric")
         np.testing.assert_allclose([float(x) for x in printed[:2]], [row["healthy_s"], row["failed_s"]], rtol=5.1e-3)
         percent = [f"{100 * row[field]:.1f}%" for field in ("slow_down", "run_slow_down")]
         assert percent[0] in printed
