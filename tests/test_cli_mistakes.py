@@ -232,3 +232,8 @@ def test_a_mistake_is_one_sentence_and_nothing_is_done(command, capsys, monkeypa
         got = mistake(capsys, *command.split(), *words.split())
         assert sentence in got, f"{command} {words}: {got}"
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(("flag", "name"), [("--model", "qwen3"), ("--gpu", "H201")])
+def test_show_knows_no_other_names_either(flag, name, capsys):
+    assert name in mistake(capsys, "show", "--changed", flag, name)

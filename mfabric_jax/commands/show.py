@@ -33,7 +33,18 @@ def run(cases: Cases, options: Options) -> None:
         wide = max(map(len, presets()))
         print("\n".join(f"{name:<{wide}}  {sentence}" for name, sentence in presets().items()))
         return
+    if options.changed:
+        _check_names(cases)
     print("\n".join(as_toml(cases, changed=options.changed)))
+
+
+def _check_names(cases: Cases) -> None:
+    """Raise `InputError` for an unknown model or GPU, where nothing else is worked out."""
+    from mfabric_jax.evaluate.resolving.resolve import gpu_of, model_of
+
+    for block in cases.blocks:
+        model_of(block.case)
+        gpu_of(block.case)
 
 
 class _Open:
