@@ -448,7 +448,7 @@ PLAIN = """
 ahead all_stop by_expert change circuits count delay_s directed dtype engine ep experts first first_free goodput
 gpu_tbps gpus_per_server history hit kernel key link_delay_s mesh name nic nic_gbps nic_use nvswitch_gigabytes_per_s
 other own_ports params phases plan policies previous problem pxn rails reached region relay_efficiency routing rule
-schedule seconds servers share_steps slots source start state steps switches tree workload
+schedule seconds servers share_steps slots source speeds start state steps switches tree workload
 """
 
 

@@ -24,6 +24,7 @@ from mfabric_jax.apps.recordings.study import (
 from mfabric_jax.case.paths import flat
 from mfabric_jax.commands import traces_study
 from mfabric_jax.commands.words import read
+from mfabric_jax.report.numerals import number
 from mfabric_jax.traffic import open_trace
 from mfabric_jax.traffic.recording import Recording, Sources, Targets
 from mfabric_jax.workload import get
@@ -65,7 +66,7 @@ def test_rows_are_those_of_compare_and_are_told_on_a_page(few, trace, tmp_path, 
         without = row["ep_comm_s"] / (row["iteration_s"] - row["bubble_s"])
         shares = [f"{share:.1%}" for share in (row["ep_share"], without)]
         assert [word for word in line.split() if "%" in word] == shares
-        assert f"{row['iteration_s']:.4g}" in line
+        assert number(row["iteration_s"]) in line
     assert "previous-iteration misplaces 0.0% of the selections" in said
     page = (tmp_path / "out" / "study.html").read_text()
     for question in (SHARE, CIRCUITS, AHEAD, HELD, UNKNOWN):
