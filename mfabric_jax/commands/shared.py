@@ -332,10 +332,10 @@ def print_conclusions(lines: Iterable[str]) -> None:
 
 def print_lines(lines: Iterable[str]) -> None:
     """Print sentences, one per line; on a terminal in lines that fit it."""
-    from mfabric_jax.report.tables import wrap
+    from mfabric_jax.report.tables import is_terminal, wrap
 
     for line in lines:
-        print(wrap(line) if sys.stdout.isatty() else line)
+        print(wrap(line) if is_terminal() else line)
 
 
 def tell(written: Any) -> None:

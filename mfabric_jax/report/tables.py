@@ -54,9 +54,14 @@ def wrap(text: str) -> str:
     return fill(text, on_screen(WIDTH))
 
 
+def is_terminal() -> bool:
+    """Return whether somebody reads standard output on a terminal; a process may have no output."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
 def bold(text: str) -> str:
     """Return a text that a terminal shows bold, unless the environment has NO_COLOR (no-color.org)."""
-    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    coloured = is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return f"\033[1m{text}\033[0m" if coloured else text
 
 
