@@ -2,7 +2,6 @@
 
 import dataclasses
 import pathlib
-import shlex
 import sys
 from typing import Annotated
 
@@ -50,10 +49,5 @@ def run(options: Options) -> None:
         raise InputError(
             f"{', '.join(options.rows)} holds {len(rows):,} rows, but a page at most {MOST_ROWS:,}: {fewer}."
         )
-    again = shlex.join(["mfabric", "report", *options.rows, *_options(options)])
+    again = shared.command_line()
     shared.tell(report.html_report(rows, effective, options.out, options.pictures, options.title, command=again))
-
-
-def _options(options: Options) -> list[str]:
-    named = {"--out": options.out, "--pictures": options.pictures, "--title": options.title}
-    return [word for name, value in named.items() if value is not None for word in (name, value)]

@@ -383,11 +383,7 @@ def deployment(case: Case) -> Deployment:
     Raise `InputError` for an unknown name, and `Misfit` for GPUs, experts or kernels that do not fit together.
     """
     serving, model = case.serving, model_of(case).architecture
-    check_size(case, serving.ep, serving.kernels, DECODES_WITH)
-    prefill_path = "serving.ep" if serving.prefill.ep is None else "serving.prefill.ep"
-    check_size(
-        prefill_case(case), serving.prefill.ep or serving.ep, serving.prefill.kernels, PREFILLS_WITH, prefill_path
-    )
+    check_sizes(case)
     drafts = serving.drafts
     if drafts.accepted > drafts.tokens:
         most = f"serving.drafts.tokens, {drafts.tokens}"
@@ -408,6 +404,14 @@ def kernels_of(group: ServingGroup, stated: str | None, usual: str) -> Family:
     server."""
     wide = group.domains == 1 and group.shape.gpus_per_server > group.gpu.gpus_per_server
     return family(stated or ("nvlink-one-sided" if wide else usual))
+
+
+def check_sizes(case: Case) -> None:
+    """Raise `Misfit` as `check_size` does, for the groups that decode and those that prefill."""
+    serving, prefill = case.serving, case.serving.prefill
+    check_size(case, serving.ep, serving.kernels, DECODES_WITH)
+    path = "serving.ep" if prefill.ep is None else "serving.prefill.ep"
+    check_size(prefill_case(case), prefill.ep or serving.ep, prefill.kernels, PREFILLS_WITH, path)
 
 
 def check_size(case: Case, gpus: int, kernels: str | None, usual: str, path: str = "serving.ep") -> None:

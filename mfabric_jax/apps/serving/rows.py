@@ -7,12 +7,10 @@ from mfabric_jax import fabric, units
 from mfabric_jax.apps.serving import request_load
 from mfabric_jax.apps.serving.columns import SPLIT
 from mfabric_jax.apps.serving.deployment import (
-    DECODES_WITH,
     PASS,
-    PREFILLS_WITH,
     Decoding,
     Deployment,
-    check_size,
+    check_sizes,
     limit_basis,
 )
 from mfabric_jax.apps.serving.disaggregated import Split
@@ -121,12 +119,10 @@ def _split_columns(deployed: Deployment) -> dict[str, Any]:
 
 def check_case(case: Case) -> None:
     """Check network, kernels and sizes of a case before anything is solved. Raise `InputError` or `Misfit`."""
-    prefill, serving = prefill_case(case), case.serving
     check_network(case)
-    check_network(prefill)
+    check_network(prefill_case(case))
     if not split_stated(case):
-        check_size(case, serving.ep, serving.kernels, DECODES_WITH)
-        check_size(prefill, serving.prefill.ep or serving.ep, serving.prefill.kernels, PREFILLS_WITH)
+        check_sizes(case)
 
 
 EXPERTS = "expert_load", "rank_load_over_mean", "rank_load_over_mean_in_order"

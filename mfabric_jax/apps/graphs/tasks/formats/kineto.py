@@ -3,7 +3,7 @@
 Events called record_param_comms are calls. Their `ts` and `dur`, in microseconds, are times of the CPU: when a call
 began, and how long it held the thread. Other events are not read; kernels run behind the calls that launch them.
 
-PARAM's unitrace is a list of such events of all ranks, whose `args` have the fields of its own traces and a rank.
+PARAM's unitrace lists such events of all ranks. Their `args` hold a rank and the fields of a PARAM trace.
 
 Sources: torch/csrc/profiler/util.cpp, saveNcclMeta (names of `args`) and torch/profiler/profiler.py (distributedInfo)
 of github.com/pytorch/pytorch; train/comms/pt/commsTraceParser.py, _parseKinetoUnitrace, of
@@ -187,7 +187,7 @@ def _members(args: dict[str, Any], spot: Spot) -> tuple[int, ...] | None:
 
 
 def _read_unitrace(path: Path, events: list[_Event], others: Counter) -> RecordedTrace:
-    """Return the entries of PARAM's unitrace, whose fields are those of its own traces, by rank."""
+    """Return the entries of PARAM's unitrace by rank; its fields are those of a PARAM trace."""
     by_rank: dict[int | None, list[Entry]] = {}
     first: dict[int, float] = {}
     for event in events:
