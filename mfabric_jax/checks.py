@@ -215,8 +215,16 @@ def one_of(field: str, value: str, allowed: Iterable[str]) -> str:
     """Check that a name is in `allowed`; the error suggests the closest one."""
     names = list(allowed)
     if value not in names:
+        check_letter_case(field, value, names)
         raise InputError(f"{field} {value!r} is unknown{suggestion(str(value), names)}; allowed: {', '.join(names)}.")
     return value
+
+
+def check_letter_case(field: str, value: Any, names: Iterable[str]) -> None:
+    """Raise `InputError` if a value is one of the names in other letter case."""
+    lower = str(value).lower()
+    if same := [name for name in names if name != value and str(name).lower() == lower]:
+        raise InputError(f"{field} must be {same[0]!r} in this letter case, got {value!r}.")
 
 
 def suggestion(word: str, names: Sequence[str]) -> str:
@@ -225,7 +233,8 @@ def suggestion(word: str, names: Sequence[str]) -> str:
     A path that begins or ends with the word is preferred. A name with another unit is not suggested.
     """
     near = [name for name in names if "." in name and word in (name.partition(".")[0], name.rpartition(".")[2])]
-    close = difflib.get_close_matches(word, names, n=1)
+    by_lower = {str(name).lower(): name for name in reversed(names)}
+    close = [by_lower[lower] for lower in difflib.get_close_matches(word.lower(), by_lower, n=1)]
     near = near[:1] or [name for name in close if _unit(word) in ("", _unit(name))]
     return f" (did you mean {near[0]!r}?)" if near else ""
 

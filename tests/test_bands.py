@@ -149,11 +149,10 @@ def test_a_lead_within_all_that_may_be_wrong_is_not_separable():
     assert far.conclusion == (
         f"Best by dollars a token: tree, 400 Gbps. Next is rail, 400 Gbps, {sure}, outside the error."
     )
-    doubts = f"Error of {percent(half - 1, signed=True)}, by source: kernels, links and traffic "
     ends = percent(half - 1, signed=True)
     assert middle.remarks[0].startswith(
-        f"{doubts}{ends[:-1]} to {ends}; the model {percent(error)} (8 in 10 of {ratio_errors().count} "
-        "measured ratios are within, each source weighted alike;"
+        f"How sure {ends} is: {ends[:-1]} to {ends} as kernels, links and traffic vary; {percent(error)} more or less "
+        f"by the model's own error (8 in 10 of {ratio_errors().count} measured ratios; "
     )
     assert middle.remarks[1] == (
         "To tell them apart: measure both designs, or run them in a packet simulator (mfabric export)."
@@ -168,7 +167,7 @@ def test_prices_that_are_quoted_are_part_of_what_a_lead_may_be_wrong_by():
     ranking, cell = lead(rows)
     error = 1.2 * ratio_errors().eight_in_ten
     assert cell == f"{over(1.2, np.hypot(0.21, error), error)} equal"
-    assert "; other quoted prices -1.0 to +20.0%" in ranking.remarks[0]
+    assert "; -1.0 to +20.0% at other quoted prices" in ranking.remarks[0]
     assert ranking.remarks[1] == "To tell them apart: give the prices that you are quoted (--set network.prices=FILE)."
 
 
@@ -177,7 +176,7 @@ def test_what_the_model_times_alike_is_not_wrong_by_its_error():
     rows[1]["usd_per_million_tokens"] = 10.4  # dearer parts
     ranking, cell = lead(rows)
     assert cell == "+4.0%"
-    assert "the model 0, as the times are equal" in ranking.remarks[0]
+    assert "nothing by the model's own error, as the times are equal" in ranking.remarks[0]
 
 
 def test_more_performance_a_dollar_is_better_and_its_band_follows_the_times():

@@ -12,6 +12,7 @@ import pytest
 from mfabric_jax import InputError, units
 from mfabric_jax.apps.sweep import read_sweep
 from mfabric_jax.apps.validation import read_runs
+from mfabric_jax.case import Case
 from mfabric_jax.checks import fraction, not_negative, number, one_of, positive, whole
 from mfabric_jax.fabric import Prices, read_graph
 from mfabric_jax.policies import load
@@ -222,6 +223,16 @@ def test_one_of():
     for value, hint in (("gren", " (did you mean 'green'?)"), ("mauve", ""), (None, ""), (3, "")):
         said = refused(one_of, "colour", value, (name for name in ("red", "green")))
         assert said == f"colour {value!r} is unknown{hint}; allowed: red, green."
+
+
+def test_a_name_in_other_letter_case_is_answered_with_the_right_one():
+    assert refused(one_of, "gpu", "h200-sxm", ["H100-SXM", "H200-SXM"]) == (
+        "gpu must be 'H200-SXM' in this letter case, got 'h200-sxm'."
+    )
+    assert "(did you mean 'H200-SXM'?)" in refused(one_of, "gpu", "h200", ["H200-SXM", "MI300X"])
+    assert refused(Case().with_, {"network.fabric": "Fat-Tree"}) == (
+        "network.fabric must be 'fat-tree' in this letter case, got 'Fat-Tree'."
+    )
 
 
 def test_no_name_of_another_unit_is_proposed():

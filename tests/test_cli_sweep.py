@@ -6,7 +6,7 @@ import pytest
 
 from mfabric_jax import cases, simulate
 from mfabric_jax.cli import main
-from mfabric_jax.report import read_rows
+from mfabric_jax.report import read_rows, write_rows
 from mfabric_jax.support import progress
 from tests.small import small
 
@@ -63,3 +63,17 @@ def test_a_sweep_in_parts_and_questions_to_it(space, tmp_path, capsys, monkeypat
     assert "iteration_s_mean" in capsys.readouterr().out
     assert main(["query", out, "--where", "iteration_s < 0"]) == 0
     assert "no row matches" in capsys.readouterr().out
+
+
+def test_columns_of_groups_are_repeated_where_a_table_continues_below(tmp_path, capsys):
+    times = {f"a_long_name_of_a_column_of_times_{number}": 1.5 + number for number in range(3)}
+    designs = [("mfabric", gbps, degree) for gbps in (100, 400) for degree in (4, 6)]
+    rows = [
+        {"fabric": fabric, "nic_gbps": gbps, "degree": degree} | {name: at * time for name, time in times.items()}
+        for at, (fabric, gbps, degree) in enumerate([*designs, ("fat-tree", 400, 4)])
+    ]
+    path = write_rows(rows, tmp_path / "rows.csv", {})
+    measures = ",".join(f"{name}:mean" for name in times)
+    assert main(["query", str(path), "--by", "fabric,nic_gbps,degree", "--measures", measures]) == 0
+    headings = [part.splitlines()[0].split() for part in capsys.readouterr().out.split("\n\n")[-2:]]
+    assert [heading[:3] for heading in headings] == [["fabric", "nic_gbps", "degree"]] * 2

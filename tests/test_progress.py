@@ -19,9 +19,9 @@ def test_a_line_now_and_then_says_what_is_done_and_what_is_left(clock, capsys):
     for clock[0] in (2.0, 5.0, 12.0, 15.0, 300.0, 310.0):
         lines.update(2)
     said = capsys.readouterr().err.splitlines()
-    assert said[0] == "sweep: 7 of 165 done, 1.25 s a case, 3 min left"  # after three seconds
-    assert said[1] == "sweep: 11 of 165 done, 1.88 s a case, 5 min left"  # ten seconds later
-    assert said[2:] == ["sweep: 13 of 165 done, 30 s a case, 76 min left"]  # at 310 s the next is five seconds off
+    assert said[0] == "sweep: 7 of 165 done, 1.25 s a case, 4 min left"  # of the later half: 3 s for 2 cases
+    assert said[1] == "sweep: 11 of 165 done, 1.88 s a case, 6 min left"  # ten seconds later
+    assert said[2:] == ["sweep: 13 of 165 done, 30 s a case, 2.1 h left"]  # at 310 s the next is five seconds off
     clock[0] = 320.0
     lines.update(150)
     assert capsys.readouterr().err == "sweep: 165 of 165 done, 1.98 s a case\n"
@@ -40,6 +40,28 @@ def test_a_command_says_that_it_is_at_work_where_nothing_else_does(clock, capsys
     assert capsys.readouterr().err.splitlines() == ["cluster: at work for 35 s", "cluster: at work for 1.7 h"]
 
 
+def test_a_command_at_work_names_the_unit_and_the_time_left(clock, capsys):
+    alive = progress.Alive("buy")
+    with progress.bar("set-ups", "search", 3) as lines:
+        shared.advance(lines, "fat-tree", 0)
+        for clock[0] in (3.0, 4.0):
+            alive.look()
+        shared.advance(lines, "torus")
+        clock[0] = 14.0
+        alive.look()
+        clock[0] = 34.0
+        shared.advance(lines, "mfabric")
+    clock[0] = 44.0
+    alive.look()
+    assert capsys.readouterr().err.splitlines() == [
+        "buy: at work for 3 s; search 1 of 3: fat-tree",
+        "set-ups: 1 of 3 done, 4 s a search; now torus",
+        "buy: at work for 14 s; search 2 of 3: torus",
+        "set-ups: 2 of 3 done, 17 s a search, 30 s left; now mfabric",
+        "buy: at work for 44 s",
+    ]
+
+
 def test_a_pace_is_never_nothing():
     assert progress.pace(165, 960.0, "case") == "5.82 s a case"
     assert progress.pace(165, 11.0, "case") == "15 cases a second"
@@ -56,8 +78,8 @@ def test_rows_that_are_finished_together_count_together(clock, capsys, tmp_path)
     out = tmp_path / "rows.csv"
     assert len(shared.collect_rows("regimes", str(out), {}, rows_of, 8, blocks=[3, 2, 3])) == 8
     assert capsys.readouterr().err.splitlines() == [
-        "regimes: 3 of 8 done, 33.3 s a row, 3 min left",  # 5 x 100 / 3 s
-        "regimes: 5 of 8 done, 30 s a row, 90 s left",
+        "regimes: 3 of 8 done, 33.3 s a row",  # the first may compile
+        "regimes: 5 of 8 done, 30 s a row, 75 s left",  # 3 x 50 / 2 s
         "regimes: 8 of 8 done, 30 s a row",
         str(out),
     ]
@@ -81,7 +103,38 @@ def test_rows_left_of_a_block_count_together_after_an_interrupt(clock, capsys, t
         range(8)
     )
     assert capsys.readouterr().err.splitlines() == [
-        "regimes: 5 of 8 done, 20 s a row, 60 s left",  # a row since the start
+        "regimes: 5 of 8 done, 20 s a row",
         "regimes: 8 of 8 done, 20 s a row",
         out,
     ]
+
+
+def test_time_left_counts_work_of_a_kind_without_its_first_unit(clock, capsys):
+    lines = progress.bar("serve", "row", 6, kinds=["tree"] * 4 + ["mesh"] * 2)
+    for clock[0], words in ((20.0, "tree 2"), (31.0, "tree 3"), (42.0, "mesh 1"), (53.0, "mesh 2")):
+        lines.update(1)
+        lines.set_postfix_str(words)
+    lines.update(1)
+    clock[0] = 75.0
+    lines.update(1)
+    assert capsys.readouterr().err.splitlines() == [
+        "serve: 1 of 6 done",
+        "serve: 2 of 6 done; now tree 2",  # no row of the mesh yet
+        "serve: 3 of 6 done; now tree 3",
+        "serve: 4 of 6 done; now mesh 1",
+        "serve: 6 of 6 done; now mesh 2",
+    ]
+
+
+def test_time_left_of_one_kind_leaves_out_what_compiles(clock, capsys):
+    lines = progress.bar("serve", "row", 12, kinds=["tree"] * 12)
+    for clock[0] in (100.0, 112.0):
+        lines.update(1)
+    assert capsys.readouterr().err.splitlines() == ["serve: 1 of 12 done", "serve: 2 of 12 done, 2 min left"]
+
+
+def test_a_line_names_what_begins(clock, capsys):
+    lines = progress.bar("serve", "row", 6)
+    for clock[0], words in ((0.0, "fat-tree"), (4.0, "mfabric")):
+        lines.set_postfix_str(words)
+    assert capsys.readouterr().err == "serve: 0 of 6 done; now mfabric\n"

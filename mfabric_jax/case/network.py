@@ -369,7 +369,9 @@ class SpanOf(Alternative, frozen=True, tag="span"):
     length: Annotated[Literal["block", "stage", "iteration", "run"], doc("How long circuits stay.")] = "iteration"
     chosen_on: Annotated[
         Literal["past", "actual"],
-        doc("Choose circuits for the demand of the previous span (past), or of the same span, as if known (actual)."),
+        doc(
+            "Demand that circuits are chosen for: past: of the previous span; actual: of the span itself, known ahead."
+        ),
     ] = "past"
 
 

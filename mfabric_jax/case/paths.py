@@ -32,7 +32,7 @@ from mfabric_jax.case.job import (
 from mfabric_jax.case.network import CircuitSettings, Network
 from mfabric_jax.case.schema import Alternative, SettingsGroup
 from mfabric_jax.case.serving import ServingSettings
-from mfabric_jax.checks import InputError, check_size, format_value, one_of, suggestion
+from mfabric_jax.checks import InputError, check_letter_case, check_size, format_value, one_of, suggestion
 from mfabric_jax.support.notebooks import html_table
 
 POLICY = "circuits.policy"
@@ -94,16 +94,20 @@ def convert_value(path: str, kind: Any, value: Any) -> Any:
     try:
         result = msgspec.convert(value, kind)
     except NOT_OF_KIND:
-        raise InputError(
-            f"{path} must be {words(kind)}, got "
-            f"{format_value(value)}{suggestion(str(value).lower(), _accepted_words(kind))}."
-        ) from None
+        raise _not_of_kind(path, kind, value) from None
     if isinstance(result, float) and math.isinf(result):
         if not path.endswith("capacity_factor"):
             raise InputError(f"{path} must be {words(kind)}, got {result}.")
     elif isinstance(result, int | float) and not isinstance(result, bool):
         check_size(path, result)
     return result
+
+
+def _not_of_kind(path: str, kind: Any, value: Any) -> InputError:
+    accepted = _accepted_words(kind)
+    check_letter_case(path, value, accepted)
+    near = suggestion(str(value), accepted)
+    return InputError(f"{path} must be {words(kind)}, got {format_value(value)}{near}.")
 
 
 def _accepted_words(kind: Any) -> list[str]:
@@ -287,6 +291,11 @@ def _fields(cls: type) -> tuple[tuple[str, str, Any, Any], ...]:
 
 
 @functools.cache
+def _alternatives_of(cls: type) -> dict[str, dict[str, type[Alternative]]]:
+    """The alternatives of each field of a group; to hash a hint takes longer than to read it here."""
+    return {attribute: _alternatives(hint) for attribute, _, hint, _ in _fields(cls)}
+
+
 def _alternatives(hint: Any) -> dict[str, type[Alternative]]:
     classes = [member for member in parts_of(hint) if isinstance(member, type) and issubclass(member, Alternative)]
     return {member.__struct_config__.tag: member for member in classes}  # type: ignore[misc]
@@ -340,8 +349,9 @@ def unknown(path: str, where: str = "") -> InputError:
     known = settings()
     if path in RENAMED:
         return InputError(f"{where}{path} is now {RENAMED[path]}; use that name.")
-    near = difflib.get_close_matches(path, known, n=1, cutoff=0.6)
     last = path.rpartition(".")[2]
+    of_section = [each for each in known if each.startswith(path.split(".")[0] + ".") and each.endswith("." + last)]
+    near = difflib.get_close_matches(path, of_section or known, n=1, cutoff=0.6)
     near = near or [candidate for candidate in known if candidate.rpartition(".")[2] == last][:1]
     near = near or difflib.get_close_matches(last, [candidate.rpartition(".")[2] for candidate in known], n=1)
     near = (
@@ -514,12 +524,12 @@ def is_chosen(path: str, stated: Statement) -> bool:
 # --------------------------------------------------------------------------------------------------------------- case
 def build(stated: Statement, cls: Any = Case, prefix: str = "") -> Any:
     """Build the case of a statement without axes, or its group `cls`, whose paths begin with `prefix`."""
-    values = {}
+    values, alternatives = {}, _alternatives_of(cls)
     for attribute, name, hint, default in _fields(cls):
         path = prefix + name
         if isinstance(hint, type) and issubclass(hint, SettingsGroup):
             values[attribute] = build(stated, hint, path + ".")
-        elif several := _alternatives(hint):
+        elif several := alternatives[attribute]:
             chosen = stated.get(path, default)
             chosen = several[chosen]() if isinstance(chosen, str) else chosen
             for field in chosen.__struct_fields__ if chosen else ():

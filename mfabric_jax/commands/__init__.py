@@ -14,7 +14,7 @@ COMMANDS = {  # by name, with a description
     "failures": "simulate a broken NIC, link, switch, GPU or server, and its cost",
     "cluster": "simulate one iteration's flows on a whole cluster, and the links that hold them back",
     "jobs": "simulate jobs on shared links: fair sharing, CASSINI's time shifts, MLTCP's weights, best shifts",
-    "serve": "simulate inference: time per output token, tokens per second, dollars per million tokens",
+    "serve": "simulate inference: time per output token, tokens per second, dollars per million answer tokens",
     "replay": "simulate a task graph: makespan, what determines it, what more bandwidth would save",
     "timeline": "show every pipeline stage over an iteration: a table, a picture or a Perfetto trace",
     "export": "export one iteration as a task graph: computations, messages and their dependencies",

@@ -133,11 +133,14 @@ def _table(rows: list[dict[str, Any]], names: list[str], numbers: dict[str, str]
 def run(cases: Cases, options: Options) -> None:
     shared.check_cases(cases)
     shared.start_jax(shared.dtype_of(cases), options.device)
+    from mfabric_jax.apps.failures.iterations import check_before_search, failures_of_cases
+
+    for block in cases.blocks:
+        check_before_search(block.case)
     cases = shared.settle(cases, options.device)
     from mfabric_jax import report
     from mfabric_jax.apps.failures import failures
     from mfabric_jax.apps.failures.failure_rows import HOURS_A_MONTH
-    from mfabric_jax.apps.failures.iterations import failures_of_cases
     from mfabric_jax.apps.failures.months import months
     from mfabric_jax.evaluate.rows.results import record_of_cases
     from mfabric_jax.report.grid import distinguishing_columns
@@ -147,7 +150,8 @@ def run(cases: Cases, options: Options) -> None:
     for line in dict.fromkeys(note for plan in every for note in plan.notes):
         print(line, file=sys.stderr)
     rows_of, columns = functools.partial(failures, cases), options.columns("failures")
-    rows = shared.collect_rows("failures", options.out, record_of_cases(cases), rows_of, None, columns)
+    total = sum(len(config.present) for config in every)
+    rows = shared.collect_rows("failures", options.out, record_of_cases(cases), rows_of, total, columns)
     uses, parts = distinguishing_columns(rows), {"reconfig_s": "reconf", "ep_comm_s": "EP", "bubble_s": "bubble"}
     of_row = ["failure", "fabric", *uses, *(["model"] if len({row["model"] for row in rows}) > 1 else [])]
     shown = [*of_row, report.TableColumn("healthy_s", "healthy [s]")]

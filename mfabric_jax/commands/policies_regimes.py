@@ -26,6 +26,7 @@ def run(options: Options) -> None:
     config = options.config
     shared.start_jax("float32", options.device)
     from mfabric_jax.apps.learning.regimes import compare_regimes
+    from mfabric_jax.apps.learning.sources import BYTES_PER_SERVER
     from mfabric_jax.report.regimes import gaps_table
 
     shared.check_outputs(options.out, picture=options.picture)
@@ -33,7 +34,7 @@ def run(options: Options) -> None:
     columns = options.columns("policies regimes")
     effective, total, blocks = config.effective(), config.rows, config.blocks
     rows = shared.collect_rows("policies regimes", options.out, effective, rows_of, total, columns, blocks)
-    print(gaps_table(rows))
+    print(gaps_table(rows, BYTES_PER_SERVER))
     if options.picture is not None:
         from mfabric_jax.report.figures.regimes import draw_gaps
 

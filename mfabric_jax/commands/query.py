@@ -1,6 +1,7 @@
 """`mfabric query PATH ...`: select, group and sort rows on disk."""
 
 import dataclasses
+import itertools
 import pathlib
 import sys
 from typing import Annotated
@@ -49,7 +50,7 @@ class Options:
 def run(options: Options) -> None:
     from mfabric_jax import report
     from mfabric_jax.report.numerals import number
-    from mfabric_jax.report.query import COUNT, notes, pairing, without_values
+    from mfabric_jax.report.query import COUNT, FILE, equal_over_seeds, notes, pairing, without_values
 
     if options.limit is not None:
         whole("limit", options.limit)
@@ -61,7 +62,8 @@ def run(options: Options) -> None:
     question = report.QueryOptions(**lists, sort=options.sort, limit=options.limit, over=options.over)
     with in_file(options.paths[0] if len(options.paths) == 1 else None):
         rows, config = report.query(options.paths, question)
-    texts = [*notes(options.paths), without_values(options.paths, question), pairing(options.paths, question)]
+    findings = (without_values, pairing, equal_over_seeds)
+    texts = [*notes(options.paths), *(note(options.paths, question) for note in findings)]
     for note in filter(None, texts):
         print(f"query: {note}", file=sys.stderr)
     if not rows:
@@ -74,7 +76,10 @@ def run(options: Options) -> None:
             texts = (f"{name} {number(value)}" for name, value in same.items())
             print(f"in every row: {', '.join(texts)}\n")
         shown = options.limit or SHOWN
-        print(report.plain(rows[:shown], [name for name in rows[0] if name not in same]))
+        groups = set(itertools.takewhile(lambda name: name != COUNT, rows[0])) if COUNT in rows[0] else set()
+        groups |= {*question.by, FILE}
+        columns = [report.TableColumn(name, apart=name in groups) for name in rows[0] if name not in same]
+        print(report.plain(rows[:shown], columns))
         if len(rows) > shown:
             more = f"... {len(rows) - shown:,} more rows; --limit {len(rows)} shows all"
             print(more + ("" if options.out else ", --out writes them"))

@@ -32,8 +32,8 @@ SPLIT_SIZES = "serving.split.attention_gpus", "serving.split.expert_gpus"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(shared.RowsAndPictures):
-    """Simulate inference: time per output token, tokens per second, dollars per million tokens. --tpot-ms finds the
-    best batch within that time (--by high: at the slow end) and, without --ep, the best size. --rate or --arrivals
+    """Simulate inference: time per output token, tokens per second, dollars per million answer tokens. --tpot-ms finds
+    the best batch within that time (--by high: at the slow end) and, without --ep, the best size. --rate or --arrivals
     FILE simulate requests; --tpot-ms then finds the fewest groups in time. --clients N: one replica on --tp GPUs,
     which N clients ask (--isl and --osl tokens in and out). More: --help serving.
     """
@@ -49,27 +49,29 @@ def run(cases: Cases, options: Options) -> None:
     from mfabric_jax import report
     from mfabric_jax.apps.serving import serve
     from mfabric_jax.apps.serving.rows import effective
-    from mfabric_jax.apps.serving.search import fastest, search, sizes_of
+    from mfabric_jax.apps.serving.search import search, sizes_of
     from mfabric_jax.report.tables import wrap
 
     searching = _searches(cases)
-    count = sum(len(sizes_of(case)) for case in cases) if searching else len(cases)
+    kinds = [case.network.fabric for case in cases for _ in (sizes_of(case) if searching else (1,))]
     rows_of = functools.partial(search if searching else serve, cases)
     columns = options.columns("serve")
-    every = shared.collect_rows("serve", options.out, effective(cases), rows_of, count, columns)
+    every = shared.collect_rows("serve", options.out, effective(cases), rows_of, len(kinds), columns, kinds=kinds)
     groups = _by_fabric(every) if searching else []
-    rows = [fastest(own) for own in groups] if searching else every
+    rows = [sentences.shown_row(own) for own in groups] if searching else every
     shared.print_conclusions(sentences.conclusions(every))
     print(wrap(sentences.common(every)))
-    print(report.plain([_table_row(row) for row in rows], _columns(rows)))
+    print(report.plain([_table_row(row) for row in rows], _columns(rows, options.all_columns)))
     if any("load_requests" in row for row in rows):
         if any(row["load_requests"] for row in rows):
-            print(report.plain([_under_load(row) for row in rows], _load_columns(rows)))
-        shared.print_lines(sentences.load_sentences(rows, cases))
-    shared.print_lines(sentences.search_sentences(groups, every) if searching else ())
-    shared.print_lines(
-        [*sentences.row_sentences(rows, every), *sentences.price_sentences(rows, cases), *shared.alike_notes(cases)]
-    )
+            under = report.plain([_under_load(row) for row in rows], _load_columns(rows, options.all_columns))
+            print(f"\nUnder the load{sentences.end_of_band(rows)}:\n{under}")
+        shared.print_lines(sentences.load_sentences(rows, cases, options.all_columns))
+    shared.print_lines(sentences.search_sentences(groups, every, options.all_columns) if searching else ())
+    shared.print_lines(sentences.locality_sentences(rows, cases))
+    shared.print_lines([*sentences.row_sentences(rows, every), *sentences.context_sentences(cases)])
+    shared.print_lines(sentences.domain_sentences(cases))
+    shared.print_lines([*sentences.price_sentences(rows, cases), *shared.alike_notes(cases)])
     if options.figures is not None:
         from mfabric_jax.report.figures import draw_serving
 
@@ -88,19 +90,25 @@ def _serve_clients(cases: Cases, options: Options) -> None:
     columns, count = options.columns("serve --clients"), len(client_cases(cases))
     rows_of = functools.partial(client_rows, cases)
     rows = shared.collect_rows("serve", options.out, effective(cases), rows_of, count, columns)
-    titles = {"tpot": "tpot [ms]", "prompts": "of it prompts [ms]", "ttft": "ttft [ms]"}
+    titles = {"tpot": "tpot [ms]", "band": "band [ms]", "prompts": "of which prompts [ms]", "ttft": "ttft [ms]"}
     titles |= {"tokens_per_s_per_gpu": "tokens/s/GPU", "memory_gb": "memory [GB]"}
-    settings = sentences.settings_of(rows)
+    names = ["model", "gpu", "tp", "ep", *sentences.settings_of(rows)]
+    apart = [name for name in names if len({row[name] for row in rows}) > 1]
+    named = [report.TableColumn(name, name.removeprefix("serving.replica."), apart=True) for name in apart]
+    named += [report.TableColumn(name, name) for name in names if name not in apart]
     shown = [report.TableColumn(name, title) for name, title in titles.items()]
-    print(report.plain([_client_line(row) for row in rows], ["model", "gpu", "tp", "ep", *settings, *shown, "fits"]))
+    print(report.plain([_client_line(row) for row in rows], [*named, *shown, "fits"]))
+    shared.print_lines([sentences.REPLICA_BAND])
 
 
 def _client_line(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of the table: times in milliseconds."""
+    """Return a row of the table: times in milliseconds, the band in one cell."""
     from mfabric_jax import units
+    from mfabric_jax.apps.serving.served_rows import BAND
 
     times = {name: units.to_ms(row[f"{name}_s"]) for name in ("tpot", "prompts", "ttft")}
-    return row | times | {"fits": {True: "yes", False: "no", None: ""}[row["fits"]]}
+    low, high = (end * times["tpot"] for end in BAND)
+    return row | times | {"band": f"{low:.3g} to {high:.3g}", "fits": {True: "yes", False: "no", None: ""}[row["fits"]]}
 
 
 def _searches(cases: Cases) -> bool:
@@ -151,6 +159,12 @@ LOAD = {  # titles of columns under a load, times in milliseconds
 }
 
 
+DECIDE = {  # columns under a load without --all-columns
+    *("load_requests_per_s", "requests_per_s", "in_slo", "load_ttft_p99_s", "load_tpot_p99_s"),
+    *("load_prefill_gpus", "load_decode_gpus", "load_usd_per_million_tokens"),
+}
+
+
 def _under_load(row: dict[str, Any]) -> dict[str, Any]:
     from mfabric_jax import units
 
@@ -158,38 +172,41 @@ def _under_load(row: dict[str, Any]) -> dict[str, Any]:
     return row | {name: None if row[name] is None else units.to_ms(row[name]) for name in times}
 
 
-def _load_columns(rows: list[dict[str, Any]]) -> list[Any]:
+def _load_columns(rows: list[dict[str, Any]], details: bool) -> list[Any]:
     from mfabric_jax import report
 
-    known = {name: title for name, title in LOAD.items() if any(row[name] is not None for row in rows)}
+    titles = {name: title for name, title in LOAD.items() if details or name in DECIDE}
+    known = {name: title for name, title in titles.items() if any(row[name] is not None for row in rows)}
     columns = [report.TableColumn(name, title) for name, title in known.items()]
-    return ["fabric", *sentences.apart_of(rows), "ep", *columns]
+    return [*_names(rows), *columns]
 
 
-def _columns(rows: list[dict[str, Any]]) -> list[Any]:
+def _names(rows: list[dict[str, Any]]) -> list[Any]:
+    """Return the columns that tell rows apart, under short titles."""
+    from mfabric_jax import report
+
+    names = "fabric", *sentences.apart_of(rows), "ep"
+    return [report.TableColumn(name, name.removeprefix("serving."), apart=True) for name in names]
+
+
+def _columns(rows: list[dict[str, Any]], details: bool) -> list[Any]:
     from mfabric_jax import report
 
     arriving = any(row.get("load_requests") for row in rows)
-    titles = {"tpot": "tpot [ms]", "band": "band [ms]", "tokens_per_s_per_gpu": "tokens/s/GPU"}
-    titles |= {"usd_per_million_tokens": "$/M, pools full" if arriving else "$/M tokens"}
-    titles |= {"kj_per_million_tokens": "kJ/M tokens", "ttft": "ttft [ms]"}
+    usd = {"usd_per_million_tokens": "$/M, pools full" if arriving else "$/M tokens"}
+    titles = {"tpot": "tpot [ms]", "band": "band [ms]"}
+    titles |= {"ttft": "ttft [ms]"} if details or any(row["ttft_limit_s"] is not None for row in rows) else {}
+    titles |= {"tokens_per_s_per_gpu": "tokens/s/GPU"} | usd
+    named = _names(rows)
+    split = SPLIT if any(row.get("attention_gpus") for row in rows) else {}
+    named += [report.TableColumn(name, title) for name, title in split.items()]
+    if not details:
+        return [*named, "batch", *(report.TableColumn(name, title) for name, title in titles.items())]
+    titles |= {"kj_per_million_tokens": "kJ/M tokens"}
     titles |= UNEVEN if any(_uneven(row) for row in rows) else {}
     titles |= {name: f"{name} [us]" for name in ("dispatch", "combine", "attention", "experts")}
     titles |= {"memory_gb": "memory [GB]"}
     columns = [report.TableColumn(name, title) for name, title in titles.items()]
-    split = SPLIT if any(row.get("attention_gpus") for row in rows) else {}
-    split_columns = [report.TableColumn(name, title) for name, title in split.items()]
     limited = any(row["batch_limit"] for row in rows)
     overlap_columns = ["overlap"] if limited or len({row["overlap"] for row in rows}) > 1 else []
-    limit = ["batch_limit"] if limited else []
-    return [
-        "fabric",
-        *sentences.apart_of(rows),
-        "ep",
-        *split_columns,
-        *overlap_columns,
-        "batch",
-        *limit,
-        *columns,
-        "bound_by",
-    ]
+    return [*named, *overlap_columns, "batch", *(["batch_limit"] if limited else []), *columns, "bound_by"]

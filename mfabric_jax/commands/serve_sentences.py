@@ -8,11 +8,10 @@ from mfabric_jax.checks import InputError
 
 KINDS = "gpu", "prefill_gpu", "nic_gbps", "prefill_nic_gbps"
 APART = "model", *KINDS, "kernels", "precision", "tp", "context"  # shown if rows differ in them
-STEADY = 0.9  # least ratio of finished to arriving requests in a steady state
-LIVES = 5  # least length of a load, in times of a request
 NO_CHOICE = "serving.load.", "serving.prompt", "serving.answer"  # rows that differ in these serve another load
 DIRECT = "full-mesh", "torus", "twisted-torus"  # their links join servers of one group only
 PAGE = 'The page "Serving"'
+REPLICA_BAND = f"band: of tpot; it holds 8 of 10 measured rows. {PAGE} has the errors."
 Row = dict[str, Any]
 
 
@@ -58,6 +57,7 @@ USES = [  # prefixes of settings, the cases that read them, and the condition in
         _reads_context,
         "where no load has its own (--arrivals, or --rate with --prompt: the prompt and half of the answer)",
     ),
+    ("serving.answer", lambda case: case.serving.load.arrivals is None, "without --arrivals, whose log has answers"),
     ("serving.load.keep", lambda case: case.serving.tpot_ms is not None, "with a time limit (--tpot-ms)"),
     ("serving.batch", lambda case: case.serving.tpot_ms is None, "without --tpot-ms, which chooses the batch"),
     ("serving.by", lambda case: _has_limits(case) or _arrives(case), "with a time limit (--tpot-ms)"),
@@ -75,23 +75,29 @@ USES = [  # prefixes of settings, the cases that read them, and the condition in
 
 
 # --------------------------------------------------------------------------------------------------------- rows by name
-def settings_of(rows: list[dict[str, Any]]) -> list[str]:
+def settings_of(rows: list[Row]) -> list[str]:
     """Return the columns that are paths of settings."""
     return [name for name in rows[0] if "." in name]
 
 
-def apart_of(rows: list[dict[str, Any]]) -> list[str]:
+def apart_of(rows: list[Row]) -> list[str]:
     """Return the columns, except fabric and size, in which rows differ."""
-    return [name for name in (*APART, *settings_of(rows)) if len({row[name] for row in rows}) > 1]
+    named = (*APART, *settings_of(rows))
+    return [name for name in named if len({row[name] for row in rows}) > 1 and not _repeats(name, rows)]
 
 
-def name_row(row: Row, rows: list[dict[str, Any]], *, sized: bool = True) -> str:
+def _repeats(name: str, rows: list[Row]) -> bool:
+    """Whether a column of prefill equals that of decoding in every row."""
+    return name.startswith("prefill_") and all(row[name] == row[name.removeprefix("prefill_")] for row in rows)
+
+
+def name_row(row: Row, rows: list[Row], *, sized: bool = True) -> str:
     """Name a row in a sentence, with the columns in which rows differ. `sized`: also with its size."""
     apart = [f"{name} {row[name]}" for name in apart_of(rows) if name not in ("model", "kernels")]
     return ", ".join([f"{row['model']} on {row['fabric']}", *apart, *([f"ep {row['ep']}"] if sized else [])])
 
 
-def common(rows: list[dict[str, Any]]) -> str:
+def common(rows: list[Row]) -> str:
     """Return the values that all rows share."""
     first, apart = rows[0], apart_of(rows)
     texts = {
@@ -115,27 +121,57 @@ def _prefill_kind(row: Row) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------ sentences
-def search_sentences(groups: list[list[dict[str, Any]]], rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the best pools of every fabric; `groups`: the rows of each fabric."""
-    from mfabric_jax.apps.serving.search import cheapest, fastest, rows_within_limits
+def shown_row(rows: list[Row]) -> Row:
+    """Return the row that stands for a fabric in the table: the cheapest; without prices, the fastest."""
+    from mfabric_jax.apps.serving.search import cheapest, fastest
 
-    yield f"{len(rows)} set-ups were tried, with {', '.join(map(str, sorted({row['ep'] for row in rows})))} GPUs."
+    return cheapest(rows) or fastest(rows)
+
+
+def search_sentences(groups: list[list[Row]], rows: list[Row], details: bool) -> Iterator[str]:
+    """Yield what a search tried, and where no size is in time; `details`: also the best pools of every fabric.
+
+    `groups`: the rows of each fabric.
+    """
+    from mfabric_jax.apps.serving.search import rows_within_limits
+
+    sizes = sorted({row["ep"] for row in rows})
+    dear = sum(bool(row.get("unsimulated")) for row in rows)
+    unsimulated = f"; {dear} provably cost more than the best and were not simulated" if dear else ""
+    yield f"{len(rows)} set-ups were tried, with {sizes[0]} to {sizes[-1]} GPUs in a group{unsimulated}."
     several = len({_times(row) for row in rows}) > 1
     for own in groups:
-        best, least = fastest(own), cheapest(own)
+        best = shown_row(own)
         named = name_row(best, rows, sized=False) + (f", within {_times(best)}" if several else "")
         if not rows_within_limits(own):
             yield f"{named}: no size that fits in memory keeps to {_times(best)}."
-            continue
-        most = f"{named}: {_most(best)} with {_pools(best)}"
-        if least is None:
-            yield f"{most}."
-        elif least is best:
-            yield f"{most}, which is also cheapest: {_dollars(best)}."
-        else:
-            yield f"{most}; cheapest: {_dollars(least)} with {_pools(least)}."
+        elif details:
+            yield _of_pools(own, named)
+    yield from _how_to_repeat(rows, details)
 
-    yield "The options of a row repeat it in place of --tpot-ms, --by and what is searched."
+
+def _of_pools(own: list[Row], named: str) -> str:
+    """Return the fastest and the cheapest pools of a fabric."""
+    from mfabric_jax.apps.serving.search import cheapest, fastest
+
+    best, least = fastest(own), cheapest(own)
+    most = f"{named}: {_most(best)} with {_pools(best)}"
+    if least is None:
+        return f"{most}."
+    if least is best:
+        return f"{most}, which is also cheapest: {_dollars(best)}."
+    return f"{most}; cheapest: {_dollars(least)} with {_pools(least)}."
+
+
+def _how_to_repeat(rows: list[Row], details: bool) -> Iterator[str]:
+    """Yield the options of the best rows, or what the options of all rows do."""
+    instead = "in place of --tpot-ms, --by and what is searched"
+    if details:
+        yield f"The options of a row repeat it {instead}."
+        return
+    for best in best_rows(rows):
+        yield f"To repeat {name_row(best, rows, sized=False)}, write {instead}: {_pools(best)}."
+    yield "--all-columns prints the options of every row."
 
 
 def _times(row: Row) -> str:
@@ -152,12 +188,12 @@ def _most(row: Row) -> str:
 
 
 def _dollars(row: Row) -> str:
-    """Return dollars per million tokens, and the GPUs that they count."""
+    """Return dollars per million answer tokens, and the GPUs that they count."""
     from mfabric_jax.apps.serving.search import gpus_of, usd_of
 
     gpus = gpus_of(row)
     of = "" if gpus is None else f" at this load (all {gpus:,} GPUs of both pools over the tokens they serve)"
-    return f"{usd_of(row):.3g} $ a million tokens{of}"
+    return f"{usd_of(row):.3g} $ a million answer tokens{of}"
 
 
 def _pools(row: Row) -> str:
@@ -181,33 +217,63 @@ def _pools(row: Row) -> str:
     return f"--ep {row['ep']} --batch {row['batch']:g} {flags} ({share})"
 
 
-def load_sentences(rows: list[dict[str, Any]], cases: Cases) -> Iterator[str]:
-    """Yield sentences on the load of pools, late or unsteady rows, KV transfers, and requests refused or left out."""
+def load_sentences(rows: list[Row], cases: Cases, details: bool) -> Iterator[str]:
+    """Yield sentences on late or unsteady rows and on requests refused or left out; of the best rows, with `details`
+    of all rows, also on the load of pools and on KV transfers."""
+    best = best_rows(rows)
+    explained = rows if details else best or rows[:1]
     for row in rows:
         named = name_row(row, rows)
         if row["load_requests"] is None:
             yield f"{named}: memory holds none of the requests."
             continue
-        if row["load_tokens_per_s"] is not None:
-            end = ", at the slow end of the band" if row["by"] == "high" else ""
-            yield (
-                f"{named}: the load is {row['load_tokens_per_s']:,.0f} tokens/s of answers, "
-                f"{100 * row['decode_load']:.3g} % of what {row['load_decode_gpus']:,} GPUs decode; prompts are "
-                f"{100 * row['prefill_load']:.3g} % of what {row['load_prefill_gpus']:,} GPUs prefill in full "
-                f"passes{end}."
-            )
+        if any(row is chosen for chosen in explained):
+            yield from _of_load(row, named)
+        if any(row is chosen for chosen in best):
+            yield from _of_headroom(row, named, cases)
         yield from _late(row, named)
         yield from _unsteady(row, named, cases)
-        yield (
-            f"{named}: KV transfers take up to {row['kv_slowdown_p99']:.3g} times as long as on an idle network (p99); "
-            f"the busiest pair is {row['kv_hot_pair']}, with {row['kv_hot_pair_over_mean']:.3g} times the mean bytes; "
-            f"the busiest NIC carries caches {100 * row['kv_busiest_nic']:.2g} % of the time."
-        )
         if row["refused"]:
             yield f"{named}: {row['refused']:,} requests do not fit in a GPU's memory and were refused."
+    if all(case.serving.load.arrivals is None for case in cases):
+        yield (
+            "All requests have the stated lengths. If yours differ in length, fewer are in time: check with a log "
+            "(--arrivals FILE)."
+        )
     left_out = max(row["left_out"] or 0 for row in rows)
     if left_out:
         yield f"{left_out:,} requests of the log have no answer or no prompt (they failed) and were left out."
+
+
+def _of_load(row: Row, named: str) -> Iterator[str]:
+    if row["load_tokens_per_s"] is not None:
+        end = ", at the slow end of the band" if row["by"] == "high" else ""
+        yield (
+            f"{named}: the load is {row['load_tokens_per_s']:,.0f} tokens/s of answers, "
+            f"{100 * row['decode_load']:.3g} % of what {row['load_decode_gpus']:,} GPUs decode; prompts are "
+            f"{100 * row['prefill_load']:.3g} % of what {row['load_prefill_gpus']:,} GPUs prefill in full passes{end}."
+        )
+    yield (
+        f"{named}: KV transfers take up to {row['kv_slowdown_p99']:.3g} times as long as on an idle network (p99); "
+        f"the busiest pair is {row['kv_hot_pair']}, with {row['kv_hot_pair_over_mean']:.3g} times the mean bytes; "
+        f"the busiest NIC carries caches {100 * row['kv_busiest_nic']:.2g} % of the time."
+    )
+
+
+def _of_headroom(row: Row, named: str, cases: Cases) -> Iterator[str]:
+    """Yield up to which rate the pools of a row in time stay in time, and what one more group adds."""
+    from mfabric_jax.apps.serving.headroom import case_of_row, growth, headroom
+
+    case = case_of_row(row, cases)
+    if case is None or case.serving.load.rate is None or row["in_slo_limit"] is None or row["load_turns"] is not None:
+        return
+    rate, now, more = case.serving.load.rate, headroom(case, row), growth(case, row)
+    usd = "" if more.price is None else f", {more.price * row['load_usd_per_million_tokens']:.3g} $ at your rate"
+    grown = f"; with one more {more.pool} group ({more.gpus} GPUs) up to {more.in_time:.3g}{usd}"
+    yield (
+        f"{named}: these pools stay in time up to {now.in_time:.3g} requests/s, {100 * (now.in_time / rate - 1):.2g} % "
+        f"above yours (a pool is full at {now.full:.3g}){grown if more.in_time > now.in_time else ''}."
+    )
 
 
 def _late(row: Row, named: str) -> Iterator[str]:
@@ -219,24 +285,25 @@ def _late(row: Row, named: str) -> Iterator[str]:
 
 
 def _unsteady(row: Row, named: str, cases: Cases) -> Iterator[str]:
+    from mfabric_jax.apps.serving.steady import falls_behind, is_too_short, overloaded_pools
+
     arrive, done, life, window = (
         row[name] for name in ("load_requests_per_s", "requests_per_s", "load_e2e_p50_s", "load_window_s")
     )
     longer = f"; {_longer(row, cases)}"
-    full = [pool for pool in ("decode", "prefill") if (row[f"{pool}_load"] or 0.0) > 1]
-    if full:
+    if full := overloaded_pools(row):
         groups = " and ".join(f"serving.load.{pool}_groups" for pool in full)
         yield (
             f"{named}: the pools do not keep up: {arrive:.3g} requests per second arrive and {done:.3g} finish; raise "
             f"{groups}, or lower the load."
         )
-    elif window < LIVES * life:
+    elif is_too_short(row):
         yield (
             f"{named}: the load is too short: {window:.3g} s are counted after the warm-up, {window / life:.2g} times "
             f"a median request ({life:.3g} s), so pools are still filling up and look better than in steady "
             f"state{longer}."
         )
-    elif arrive is not None and done is not None and done < STEADY * arrive:
+    elif falls_behind(row):
         yield f"{named}: {arrive:.3g} requests per second arrive, {done:.3g} finish: the pools do not keep up{longer}."
 
 
@@ -248,27 +315,118 @@ def _longer(row: Row, cases: Cases) -> str:
     return f"raise serving.load.{'repeat, because the log has no more requests' if exhausted else 'requests'}"
 
 
-def conclusions(every: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the cheapest row of each model and load that fits and is in time, or that no row is."""
+def best_rows(every: list[Row]) -> list[Row]:
+    """Return the cheapest row in time of each model and load."""
     from mfabric_jax.apps.serving.search import cheapest, rows_within_limits
+
+    best = (cheapest(rows_within_limits(own)) for own in _by_load(every))
+    return [row for row in best if row is not None]
+
+
+def _by_load(every: list[Row]) -> list[list[Row]]:
     from mfabric_jax.report.grid import group_rows
 
-    loads = [name for name in settings_of(every) if name.startswith(NO_CHOICE) and not name.endswith("_groups")]
-    for own in group_rows(every, "model", *loads).values():
-        good = rows_within_limits(own)
-        best = cheapest(good)
-        timed = own[0]["tpot_limit_s"] is not None or own[0]["ttft_limit_s"] is not None
+    return list(group_rows(every, "model", *_loads(every)).values())
+
+
+def _loads(every: list[Row]) -> list[str]:
+    """Return the settings in which the loads of rows differ."""
+    return [name for name in settings_of(every) if name.startswith(NO_CHOICE) and not name.endswith("_groups")]
+
+
+def conclusions(every: list[Row]) -> Iterator[str]:
+    """Yield the cheapest row of each model and load that fits and is in time, or that no row is."""
+    from mfabric_jax.apps.serving.search import cheapest, rows_within_limits
+
+    for own in _by_load(every):
+        best = cheapest(good := rows_within_limits(own))
         if not good:
-            named = ", ".join([str(own[0]["model"]), *(f"{name} {own[0][name]}" for name in loads)])
-            yield f"{named}: no row fits the memory{' and is in time' * timed}."
+            named = ", ".join([str(own[0]["model"]), *(f"{name} {own[0][name]}" for name in _loads(every))])
+            yield f"{named}: no row fits the memory{_aims(own)}."
         elif best is not None:
-            yield (
-                f"Cheapest{' in time' * timed}: {name_row(best, every)}, batch {best['batch']:g}, at {_dollars(best)}, "
-                "prefill included."
-            )
+            named = f"{name_row(best, every)}, batch {best['batch']:g}"
+            yield f"{_opening(best)}: {named}, at {_dollars(best)}, prefill included.{_equals(best, own)}"
 
 
-def row_sentences(shown: list[dict[str, Any]], every: list[dict[str, Any]]) -> Iterator[str]:
+def _aims(rows: list[Row]) -> str:
+    """Return what rows must do apart from fitting the memory."""
+    loaded = any(row.get("load_requests") is not None for row in rows)
+    return " and is in time" * _is_timed(rows[0]) + " and keeps up with the load" * loaded
+
+
+def _is_timed(row: Row) -> bool:
+    return row["tpot_limit_s"] is not None or row["ttft_limit_s"] is not None
+
+
+def _opening(row: Row) -> str:
+    """Return the first words on the cheapest row, with what its load does not show."""
+    from mfabric_jax.apps.serving.steady import falls_behind, is_too_short
+
+    if row.get("load_requests") is None:
+        return f"Cheapest{' in time' * _is_timed(row)}"
+    if falls_behind(row):
+        return "Cheapest, but its pools do not keep up with the load"
+    if is_too_short(row):
+        return "Cheapest, but the load is too short to show a steady state"
+    if row["in_slo_limit"] is None:  # no part of requests has to be in time
+        return (
+            "Cheapest" if row["in_slo"] is None else f"Cheapest, with {100 * row['in_slo']:.3g} % of requests in time"
+        )
+    return "Cheapest in time"
+
+
+PRINTED = "ep", "batch", "tpot_s", "ttft_s", "tokens_per_s_per_gpu", "usd_per_million_tokens"
+PRINTED_OF_LOAD = "in_slo", "load_ttft_p99_s", "load_tpot_p99_s", "load_usd_per_million_tokens"
+
+
+def _equals(best: Row, rows: list[Row]) -> str:
+    """Return the fabrics whose printed digits equal those of the best row."""
+
+    def digits(row: Row) -> list[Any]:
+        named = [row[name] for name in (*apart_of(rows), "model")]
+        printed = (row.get(name) for name in (*PRINTED, *PRINTED_OF_LOAD))
+        return [*named, *(None if value is None else f"{value:.3g}" for value in printed)]
+
+    alike = [row["fabric"] for row in rows if digits(row) == digits(best)]
+    alike = [name for name in dict.fromkeys(alike) if name != best["fabric"]]
+    return f" Equal in every printed digit: {', '.join(alike)}." if alike else ""
+
+
+def end_of_band(rows: list[Row]) -> str:
+    """Return which end of the band times under a load are at; an empty text if rows differ."""
+    ends = {row["by"] for row in rows if row["load_requests"] is not None}
+    return (
+        {"high": ", at the slow end of the band", "predicted": ", as predicted"}[ends.pop()] if len(ends) == 1 else ""
+    )
+
+
+def locality_sentences(rows: list[Row], cases: Cases) -> Iterator[str]:
+    """Yield that fabrics differ only in price, if groups of a best row lie inside servers and times are equal."""
+    from mfabric_jax.evaluate.resolving.resolve import gpu_of
+    from mfabric_jax.report.grid import group_rows
+
+    server = min(gpu_of(case).gpus_per_server for case in cases)
+    timed = "tpot_s", "ttft_s", "load_tpot_p99_s", "load_ttft_p99_s"
+    best, sizes = best_rows(rows), set()
+    for own in group_rows(rows, *apart_of(rows), "ep", "batch").values():
+        alike = len({tuple(row.get(name) for name in timed) for row in own}) == 1
+        inside = max(max(row["ep"], row["prefill_ep"]) for row in own) <= server
+        if (
+            alike
+            and inside
+            and len({row["fabric"] for row in own}) > 1
+            and any(row is chosen for row in own for chosen in best)
+        ):
+            sizes.add(own[0]["ep"])
+    if sizes:
+        named = " or ".join(map(str, sorted(sizes)))
+        yield (
+            f"With ep {named} no all-to-all leaves a server: fabrics differ only in the price of their network. Slower "
+            "NICs may do: try --nic-gbps 100,200,400."
+        )
+
+
+def row_sentences(shown: list[Row], every: list[Row]) -> Iterator[str]:
     """Yield which `shown` rows do not fit, or are faster with one micro-batch, what the dollars lack, and the
     meaning of the band."""
     for row in shown:
@@ -276,9 +434,40 @@ def row_sentences(shown: list[dict[str, Any]], every: list[dict[str, Any]]) -> I
     yield from _of_one_batch(shown)
     yield from _of_direct_links(every)
     yield _of_band(every)
+    yield from _of_estimates(every)
 
 
-def _of_direct_links(rows: list[dict[str, Any]]) -> Iterator[str]:
+def context_sentences(cases: Cases) -> Iterator[str]:
+    """Yield that a context is not that of the stated prompts and answers."""
+    stated = (
+        (case.serving.prompt, case.serving.answer, case.serving.context) for case in cases if _reads_context(case)
+    )
+    for prompt, answer, context in dict.fromkeys(stated):
+        if prompt is not None and context != prompt + answer / 2:
+            yield (
+                f"Steps are timed at {context:,.6g} tokens of context; prompts of {prompt:,.6g} and answers of "
+                f"{answer:,.6g} tokens have {prompt + answer / 2:,.6g} on average (--context)."
+            )
+
+
+def domain_sentences(cases: Cases) -> Iterator[str]:
+    """Yield how many GPUs the domains of fabrics have, whose dollars rows count by the share that is used."""
+    from mfabric_jax import fabric
+    from mfabric_jax.evaluate.resolving.resolve import gpu_of
+
+    fabrics = {case.network.fabric: (fabric.get(case.network.fabric), gpu_of(case)) for case in cases}
+    for name, (on, gpu) in fabrics.items():
+        if on.domain_gpus is None:
+            continue
+        built, used = on.physical_gpus(gpu), on.gpus_of(gpu)
+        idle = f", {used} of them at work" if used < built else ""
+        yield (
+            f"{name}: GPUs come in domains of {built}{idle}. Dollars count the share of a domain that a group takes; "
+            "whole domains cost more."
+        )
+
+
+def _of_direct_links(rows: list[Row]) -> Iterator[str]:
     direct = [name for name in dict.fromkeys(row["fabric"] for row in rows) if name in DIRECT]
     if direct:
         yield (
@@ -287,7 +476,7 @@ def _of_direct_links(rows: list[dict[str, Any]]) -> Iterator[str]:
         )
 
 
-def _of_one_batch(rows: list[dict[str, Any]]) -> Iterator[str]:
+def _of_one_batch(rows: list[Row]) -> Iterator[str]:
     from mfabric_jax import units
     from mfabric_jax.report.numerals import count_phrase
 
@@ -304,11 +493,11 @@ def _of_one_batch(rows: list[dict[str, Any]]) -> Iterator[str]:
         )
 
 
-def _of_band(rows: list[dict[str, Any]]) -> str:
+def _of_band(rows: list[Row]) -> str:
     from mfabric_jax.apps.serving.step import MEASURED_OVER_PREDICTED
 
     steps, passes = ("{:g} to {:g}".format(*MEASURED_OVER_PREDICTED[what]) for what in ("tpot", "prefill"))
-    timed = any(row["tpot_limit_s"] is not None or row["ttft_limit_s"] is not None for row in rows)
+    timed = any(map(_is_timed, rows))
     judged = ". Rows are in time by their prediction (--by predicted)"
     if any(row["by"] == "high" for row in rows):
         judged = ". Rows are in time at the slow end (--by predicted uses the prediction)"
@@ -316,6 +505,25 @@ def _of_band(rows: list[dict[str, Any]]) -> str:
         "band: from fast kernels with all communication hidden to the largest excess measured. Measured steps took "
         f"{steps} times their prediction, prefill passes {passes} times{judged * timed}. {PAGE} has the rows."
     )
+
+
+def _of_estimates(rows: list[Row]) -> Iterator[str]:
+    """Yield which GPUs have estimates of kernels; the band comes from steps of other GPUs."""
+    from mfabric_jax.workload.gpus import GPUS
+    from mfabric_jax.workload.kernels import has_family
+    from mfabric_jax.workload.measured_kernels import LIKE, known_facts
+
+    named = list(dict.fromkeys(row[name] for row in rows for name in ("gpu", "prefill_gpu")))
+    measured = [name for name in named if LIKE.get(name, name) in known_facts()]
+    partly = [name for name in measured if has_family(GPUS[name])]
+    rests = "the band comes from measured steps of other GPUs"
+    if partly:
+        yield (
+            f"{', '.join(partly)}: kernel times are fitted to public tables, and estimates where these lack a kernel "
+            f'(decoding attention, dispatch, combine); {rests}. The page "GPUs" has the sources.'
+        )
+    if others := [name for name in named if name not in measured]:
+        yield f"{', '.join(others)}: kernel times are wide estimates, unless you state a table; {rests}."
 
 
 def _of_memory(row: Row, named: str) -> Iterator[str]:
@@ -330,7 +538,7 @@ def _of_memory(row: Row, named: str) -> Iterator[str]:
         )
 
 
-def price_sentences(rows: list[dict[str, Any]], cases: Cases) -> list[str]:
+def price_sentences(rows: list[Row], cases: Cases) -> list[str]:
     """Return the missing prices or powers that leave dollars or joules empty."""
     from mfabric_jax.apps.serving.rows import unknown_prices
 
@@ -341,4 +549,4 @@ def price_sentences(rows: list[dict[str, Any]], cases: Cases) -> list[str]:
         if case.network.fabric in fabrics:
             sentences += unknown_prices(case)
     lacks = list(dict.fromkeys(sentences))
-    return [*lacks, "Dollars per million tokens include energy, so they need price and power."] if lacks else []
+    return [*lacks, "Dollars per million answer tokens include energy, so they need price and power."] if lacks else []

@@ -1,15 +1,15 @@
 """`mfabric setup`: the best set-ups of a model on GPUs and a fabric."""
 
 import dataclasses
-from pathlib import Path
 from typing import Any, Literal
 
-from mfabric_jax.case import Case, CaseBlock, Cases
+from mfabric_jax.case import Case, Cases
 from mfabric_jax.case.layers import SettingsLayer
-from mfabric_jax.case.paths import differences, flat
+from mfabric_jax.case.paths import flat
 from mfabric_jax.checks import InputError, positive
 from mfabric_jax.commands import setup_sentences as sentences
 from mfabric_jax.commands import shared
+from mfabric_jax.commands.case_file import write_case
 from mfabric_jax.evaluate.resolving.resolve import BATCH, OPEN_DEGREES, is_open, resolve_without_jax, without_search
 from mfabric_jax.workload.space import SHOWN
 
@@ -59,7 +59,8 @@ def run(cases: Cases, options: Options) -> None:
     shared.print_lines(sentences.by_fabric(every, by))
     shared.print_lines(shared.alike_notes(cases))
     if options.out is not None:
-        _write(sentences.least(every, by), cases, options.out)
+        best = sentences.least(every, by)
+        write_case(best.stated[0], {**best.resolved.why, **cases.sources}, options.out)
         print(f"{count_phrase(1, 'case')} in {options.out}: mfabric compare {options.out} simulates it.")
 
 
@@ -153,17 +154,3 @@ def _print_without(best: Any) -> None:
     with shared.bar("without", "search", sum(len(choice.ways) for choice in choices)) as searches:
         runners = [seconds_without(case, choice, lambda words: shared.advance(searches, words)) for choice in choices]
     shared.print_lines(sentences.without(best, choices, runners))
-
-
-def _write(best: Any, cases: Cases, out: str) -> None:
-    """Write the best case as `mfabric show --changed` prints it."""
-    from mfabric_jax.commands.show import as_toml
-    from mfabric_jax.support.atomic import replacing
-
-    stated, why = best.stated[0], best.resolved.why
-    values = differences(stated)
-    sources = {path: cases.sources.get(path) or why.get(path, "search") for path in values}
-    sources |= {"job.search": "as a search found it"}
-    whole = Cases((CaseBlock(stated),), stated=values, sources=sources)
-    with replacing(Path(out)) as (part,):
-        part.write_text("\n".join(as_toml(whole, changed=True)) + "\n", encoding="utf-8")

@@ -32,7 +32,7 @@ class RowOptions:
     """The option of commands that write rows."""
 
     all_columns: bool = False
-    """Write every column to files, details included."""
+    """Write every column to files, details included; serve prints them, too."""
 
     def columns(self, *kinds: str) -> Any:
         """Return the columns of these kinds of rows; files leave out their details. None: files have every column."""
@@ -112,25 +112,55 @@ def settle(cases: Cases, device: str | None = None) -> Cases:
     from mfabric_jax.evaluate.setups.found import settle as settle_now
 
     with bar("set-ups", "search", many) as shown:
-        return settle_now(cases, lambda words: advance(shown, words))
+        before = iter([0])  # searches that are done before the first
+        settled = settle_now(cases, lambda words: advance(shown, words, next(before, 1)))
+        shown.update()
+    return settled
 
 
-def found_lines(cases: Cases) -> list[str]:
-    """Return a table of the set-ups that searches find for cases with open ones, and what they are."""
+def found_lines(cases: Cases, use: Sequence[str] = ()) -> list[str]:
+    """Return a table of the set-ups that searches find for cases with open ones, and what they are.
+
+    `use`: lines on how other commands use them; empty: `mfabric setup` writes them.
+    """
+    from mfabric_jax.report.tables import plain, wrap
+
+    about, rows, *words = found_parts(cases)
+    lines = [wrap(about), *use] if use else [wrap(f"{about} {_TO_USE}")]
+    return ["", FOUND, *lines, plain(rows), *map(wrap, words), ""]
+
+
+def found_parts(cases: Cases) -> list[Any]:
+    """Return a sentence on the set-ups that searches find, the lines of their table, and a sentence for each set-up."""
+    from mfabric_jax.case.paths import flat
     from mfabric_jax.evaluate.setups.found import findings
-    from mfabric_jax.report.tables import plain
+    from mfabric_jax.report.grid import setting_name
 
-    rows, words = [], ["", "set-ups:"]
+    inside = {path for block in cases.blocks for path in block.columns}  # one search serves them all
+    also = [path for path in cases.varied if path not in (*_OF_FOUND, *inside)]
+    rows, networks = [], {}
     for case, searched in findings(cases):
-        over = {"of one / best": searched.one_s, "recipe / best": searched.recipe_s}
-        counts = ("estimated", "coarse", "timed")
+        over = {"fat-tree's": searched.one_s, "recipe": searched.recipe_s}
         where = {"model": case.model.name, "fabric": case.network.fabric, "Gbps": case.network.nic_gbps}
+        where |= {setting_name(path): flat(case).get(path) for path in also}
         ratios = {name: None if seconds is None else seconds / searched.seconds for name, seconds in over.items()}
-        rows.append(where | {"s": searched.seconds} | ratios | {name: searched.counts[name] for name in counts})
-        words.append(f"{case.network.fabric}, {case.network.nic_gbps:g} Gbps: {searched.best.words}")
+        rows.append(where | {"s": searched.seconds} | ratios)
+        differ = "".join(f", {name} {where[name]}" for name in map(setting_name, also) if where[name] is not None)
+        of_model = networks.setdefault((case.model.name, searched.best.words), [])
+        of_model.append(f"{case.network.fabric} {case.network.nic_gbps:g} Gbps{differ}")
     same = len({row["model"] for row in rows}) == 1
-    shown = [name for name in rows[0] if name != "model" or not same]
-    return ["", plain(rows, shown), *words, ""]
+    shown = [{name: value for name, value in row.items() if name != "model" or not same} for row in rows]
+    words = [f"{model} on {'; '.join(where)}: {words}" for (model, words), where in networks.items()]
+    return [_ON_FOUND, shown, *words]
+
+
+FOUND = "Set-ups found"
+_OF_FOUND = ("model.name", "network.fabric", "network.nic_gbps")  # settings that every line of set-ups has
+_ON_FOUND = (
+    "fat-tree's, recipe: seconds with the best set-up of a non-blocking fat-tree and with the maker's, over those of "
+    "the set-up found."
+)
+_TO_USE = "To use a set-up in other commands: mfabric setup ... --out case.toml."
 
 
 def one_case(cases: Cases, command: str) -> Case:
@@ -257,10 +287,10 @@ def check_outputs(
         check_picture(picture)
 
 
-def advance(bar: Any, words: str) -> None:
-    """Advance a progress bar by one unit; `words`: the next step."""
-    bar.set_postfix_str(words)
-    bar.update()
+def advance(bar: Any, words: str, units: int = 1) -> None:
+    """Advance a progress bar; `words`: the next step."""
+    bar.set_postfix_str(words, refresh=False)
+    bar.update(units)
 
 
 def collect_rows(
@@ -271,15 +301,17 @@ def collect_rows(
     total: int | None = None,
     columns: Any = None,
     blocks: Iterable[int] | None = None,
+    kinds: Sequence[Any] | None = None,
 ) -> list[dict[str, Any]]:
     """Collect the rows of a long run with a progress bar. If `out` names a file, each finished row is written at once.
 
     `rows_of` yields rows. Its arguments are `start`, the number of rows that exist already, and `progress`, a function
-    that takes words. `blocks`: numbers of rows that are finished together, so that they count as done together.
+    that takes words. `blocks`: numbers of rows that are finished together, so that they count as done together;
+    `kinds`: of work, of every row (`progress.bar`).
     """
     from mfabric_jax.report.rows import keeping
 
-    with keeping(out, config, columns) as kept, bar(what, "row", total, kept.earlier) as shown:
+    with keeping(out, config, columns) as kept, bar(what, "row", total, kept.earlier, kinds) as shown:
         ends = None if blocks is None else set(itertools.accumulate(blocks))
         for done, row in enumerate(rows_of(progress=shown.set_postfix_str, start=kept.earlier), kept.earlier + 1):
             kept.add([row])

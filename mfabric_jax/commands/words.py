@@ -230,11 +230,9 @@ def _unknown(flag: str, known: Sequence[str], of_cases: bool) -> InputError:
         near = difflib.get_close_matches(flag, known, n=1, cutoff=0.8)
         if paths and not near:
             return InputError(f"option {flag!r} is unknown (did you mean --set {' or '.join(paths)}=...?).")
-    try:
-        one_of("option", flag, sorted(known))
-    except InputError as mistake:
-        return mistake
-    raise AssertionError(flag)
+    near = difflib.get_close_matches(flag, known, n=1, cutoff=0.7)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return InputError(f"option {flag!r} is unknown{hint}; --help lists all options.")
 
 
 def _value(option: Option, text: str) -> Any:

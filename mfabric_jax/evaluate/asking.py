@@ -12,13 +12,14 @@ import jax
 import numpy as np
 
 from mfabric_jax import policies
+from mfabric_jax.case.policies import name_of
 from mfabric_jax.evaluate.links import timer_of_routing, with_acks
 from mfabric_jax.evaluate.rules import Seconds
 from mfabric_jax.evaluate.sharded import evaluate
-from mfabric_jax.evaluate.solver import Question, RegionFunctions, ask
+from mfabric_jax.evaluate.solver import Question, RegionFunctions, ask, recall
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import REGISTRY, SETTLE_TIES, Policy, policy_of, random_circuits
-from mfabric_jax.policies.reads import Reads
+from mfabric_jax.policies.reads import Reads, Remembering
 from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.routing.region import unsplit_times_now
 from mfabric_jax.support import programs
@@ -56,7 +57,14 @@ def region_functions(
         parts = in_chunks(waiting_of, members, region, carried, options=QUICKLY_COMPILED)
         return tuple(part.astype(float) for part in parts)
 
-    return RegionFunctions(choose, draw, seconds, waiting)
+    def remember(question: Question, history: np.ndarray, state: Any) -> tuple[np.ndarray, Any]:
+        question = question._replace(demand=question.demand.astype(dtype))
+        members = question, history.astype(dtype), state
+        assert isinstance(policy, Remembering)
+        with policies.wrap_errors(f"policy {name_of(policy.policy)}, called for many demands at once (jax.vmap),"):
+            return in_chunks(circuits_and_states, members, region, policy, options=QUICKLY_COMPILED)
+
+    return RegionFunctions(choose, draw, seconds, waiting, remember)
 
 
 def degrees_of(region: Region) -> np.ndarray:
@@ -116,6 +124,16 @@ def circuits_after(demand: Any, before: Any, times: Any, key: Any, rates: Any, r
         return ask(policy, region, question._replace(key=key))
 
     return jax.vmap(choose)(Question(demand, before, times, key, rates))
+
+
+def circuits_and_states(question: Question, history: Any, state: Any, region: Region, policy: Remembering) -> Any:
+    """Return the circuits [B S S] and the states of a policy that remembers."""
+
+    def choose(question: Question, history: Any, state: Any) -> Any:
+        key = None if question.key is None else jax.random.wrap_key_data(question.key)
+        return recall(policy, region, question._replace(key=key), history, state)
+
+    return jax.vmap(choose)(question, history, state)
 
 
 def draw_circuits(key: Any, region: Region) -> Any:

@@ -52,16 +52,19 @@ def walk_circuits(
     xp = jnp if solver.scans else np
 
     def serve(state: tuple[Any, ...], row: WalkSteps):
-        before, behind = state
-        first, second = RULES[rule](solver, before, behind, row, costs)
+        before, behind, memory = state
+        now = solver if memory is None else solver.with_memory(memory)
+        first, second = RULES[rule](now, before, behind, row, costs)
+        memory = None if memory is None else now.memory_after(row)
         first, second = (solver.where(row.sent, each, before) for each in (first, first if both else second))
-        return (second, xp.where(row.sent, row.kind, 0)), (xp.stack([first, second]), xp.stack([before, first]))
+        return (second, xp.where(row.sent, row.kind, 0), memory), (xp.stack([first, second]), xp.stack([before, first]))
 
-    def iteration(before: Array):
-        (after, _), served = scanned(serve, (before, steps.kind[0] * 0), steps)
-        return after, served
+    def iteration(start: tuple[Any, Any]):
+        (after, _, memory), served = scanned(serve, (start[0], steps.kind[0] * 0, start[1]), steps)
+        return (after, memory), served
 
-    start = solver.begin(steps.sent.shape[1])
+    many = steps.sent.shape[1]
+    start = solver.begin(many), solver.begin_memory(many) if solver.remembers else None
     return iteration(start)[1] if cold else _second_iteration(iteration, start, solver.scans)
 
 

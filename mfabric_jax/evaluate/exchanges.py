@@ -161,7 +161,10 @@ def exchanges_between(
         keys = jnp.concatenate([(spans_key if key is None else key)[None], of_steps])
     if not of_package(policy):  # it reads the region of the case, not the solver's
         rates = jnp.stack([jnp.asarray(x, demand.dtype) for x in (there.nic_gbps, there.delay_s)])[None]
-    kind = Numbered if reads_of(policy, unit).demand_alone else Traced
+    reads = reads_of(policy, unit)
+    if reads.memory:
+        raise InputError("policy must have neither history nor state in a traced function: only rows keep them.")
+    kind = Numbered if reads.demand_alone else Traced
     solver = kind(Tables(table, ahead.samples, ahead.times, keys, rates), unit, policy, parts, acks)
     rule = CircuitRule(first.rule, span.name, first.cold, partial)
     return _alone(loads_on_circuits(where, solver, sent, rule, first.trade_off))

@@ -26,8 +26,11 @@ from mfabric_jax.policies.reads import Reads
 from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.support import programs
 from mfabric_jax.support.arrays import group_numbers
+from mfabric_jax.support.lazily import LazyModule
 from mfabric_jax.support.platforms import platform
 from mfabric_jax.timing.passes import Exchanges, places
+
+recalling = LazyModule("mfabric_jax.evaluate.recalling")  # only for policies that remember
 
 
 class OnCircuits:
@@ -61,7 +64,7 @@ class OnCircuits:
         tables = Tables(table, ahead.samples, ahead.times, keys, self.rates)
 
         def make() -> OnHost:
-            return OnHost(tables, start, functions, reads)
+            return (recalling.Recalling if reads.memory else OnHost)(tables, start, functions, reads)
 
         alone = as_set and reads.demand_alone and all(x is None for x in tables[1:])
         of = unit_on_host(group), policy, problem.carry, resolved.routing, resolved.carried_by.acks_back

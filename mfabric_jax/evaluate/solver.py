@@ -23,7 +23,7 @@ from mfabric_jax.evaluate.rules import Seconds
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.region import new_circuits
 from mfabric_jax.policies import Policy, random_circuits, uniform
-from mfabric_jax.policies.reads import Reads
+from mfabric_jax.policies.reads import Reads, Remembering
 from mfabric_jax.routing import Plan, degree_bound
 from mfabric_jax.support.array_module import Array, array_module
 
@@ -71,6 +71,18 @@ class Question(NamedTuple):
 
 def ask(policy: Policy, region: Region, question: Question) -> Array:
     """Return the circuits [S S] that a policy chooses."""
+    there, options = _arguments(region, question)
+    return policy(question.demand, there, **options).circuits.count
+
+
+def recall(policy: Remembering, region: Region, question: Question, history: Array, state: Any) -> tuple[Array, Any]:
+    """Return the circuits [S S] that a policy chooses, and its new state."""
+    there, options = _arguments(region, question)
+    plan, state = policy.recall(question.demand, there, history, state, **options)
+    return plan.circuits.count, state
+
+
+def _arguments(region: Region, question: Question) -> tuple[Region, dict[str, Any]]:
     there = (
         region
         if question.rates is None
@@ -80,7 +92,7 @@ def ask(policy: Policy, region: Region, question: Question) -> Array:
     options: dict[str, Any] = {"previous": Plan(Circuits(before)), "key": question.key}
     if question.times is not None:
         options["weights"] = question.times * jax.vmap(lambda demand: degree_bound(there, demand))(question.demand)
-    return policy(question.demand, there, **options).circuits.count
+    return there, options
 
 
 # --------------------------------------------------------------------------------------------------------- on the host
@@ -110,18 +122,20 @@ class RegionFunctions(NamedTuple):
     - `choose`: circuits for questions [B ..]; `draw`: random circuits for keys [B ..].
     - `seconds`: from circuits and demands [B S S]; `waiting`: from circuits, previous circuits and demands; also gives
       the seconds of traffic that waits for the switch.
+    - `recall`: circuits and states of a policy that remembers, for questions, history and states [B ..].
     """
 
     choose: Callable[[Question], np.ndarray]
     draw: Callable[[np.ndarray], np.ndarray]
     seconds: Callable[[np.ndarray, np.ndarray], Seconds]
     waiting: Callable[[np.ndarray, np.ndarray, np.ndarray], Seconds]
+    recall: Callable[[Question, np.ndarray, Any], tuple[np.ndarray, Any]] | None = None
 
 
 class OnHost:
     """Solver on the host: circuits are indices, and equal questions are computed once; `lock`: for one thread."""
 
-    scans = False
+    scans = remembers = False
 
     def __init__(self, tables: Tables, start: np.ndarray, functions: RegionFunctions, reads: Reads):
         self.alone = not reads.before
@@ -252,7 +266,7 @@ class Traced:
     - `region`: at unit bandwidth; `acks`: bytes of acknowledgement per byte.
     """
 
-    scans, alone = True, False
+    scans, alone, remembers = True, False, False
 
     def __init__(self, tables: Tables, region: Region, policy: Policy, parts: Callable[..., Any], acks: float = 0.0):
         self.tables, self.region, self.policy = jax.tree.map(jnp.asarray, tables), region, policy

@@ -210,7 +210,10 @@ class Prices:
         low, high = self.gbps[0], self.gbps[-1]
         for gbps in (np.min(nic_gbps), np.max(nic_gbps)):
             if not low <= gbps <= high:
-                raise InputError(f"nic_gbps {gbps:g} has no price; prices are listed from {low:g} to {high:g} Gbps.")
+                raise InputError(
+                    f"nic_gbps {gbps:g} has no price; prices are listed from {low:g} to {high:g} Gbps: take one of "
+                    "these, or list your own prices by gbps in network.prices."
+                )
         value = _between(self.gbps, getattr(self, part), nic_gbps)
         for switch in self.switches if part == "switch_port" else ():
             value = np.where(np.asarray(nic_gbps) == switch.nic_gbps, self._port(switch), value)

@@ -30,11 +30,15 @@ class GpuPrice:
 
 @dataclass(frozen=True)
 class Server:
-    """A server for `gpus` GPUs, priced without its GPUs and network NICs; None: unknown."""
+    """A server for `gpus` GPUs, priced without its GPUs and network NICs; None: unknown.
+
+    `includes`: what links the GPUs of a domain, if the server has as many and its price and watts include these links.
+    """
 
     gpus: int = 8
     usd: float | None = None
     watts: float | None = None
+    includes: str = ""
     source: str = ""
 
 
@@ -151,6 +155,12 @@ class PartsTable:
                 variants[column] = dataclasses.replace(self, gpus=gpus)
         return variants
 
+    def with_paid(self, part: str) -> "PartsTable":
+        """Return the table with a part that costs nothing and draws nothing, unless it has a price or power."""
+        tables = ("prices", self.prices), ("watts", self.watts)
+        free = {name: dataclasses.replace(each, **{part: getattr(each, part) or 0}) for name, each in tables}
+        return dataclasses.replace(self, **free)
+
     def server_of(self, gpu: str) -> Server:
         return self.servers[self.gpus.get(gpu, GpuPrice()).server]
 
@@ -162,6 +172,11 @@ def own_prices(path: str | Path) -> dict[str, tuple[Any, Any]]:
     """
     own, usual = _flat(updated_table(path)[1]), _flat(package_table())
     return {name: (value, usual.get(name)) for name, value in own.items() if value != usual.get(name)}
+
+
+def unlisted_gpus(path: str | Path) -> set[str]:
+    """Return the GPUs of a price file that the package's table lacks."""
+    return set(updated_table(path)[1].get("gpus", {})) - set(package_table()["gpus"])
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

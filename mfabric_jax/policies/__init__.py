@@ -14,7 +14,18 @@ from mfabric_jax.policies.greedy import RULES as RULES
 from mfabric_jax.policies.greedy import greedy
 from mfabric_jax.policies.greedy import greedy_next as greedy_next
 from mfabric_jax.policies.greedy import greedy_released as greedy_released
-from mfabric_jax.policies.reads import ALONE, BY_NAME, Reads, Trained, traced_reads
+from mfabric_jax.policies.reads import (
+    ALONE,
+    BY_NAME,
+    EVERYTHING,
+    KEYWORDS,
+    SEEN,
+    Reads,
+    Remembering,
+    Trained,
+    remembering,
+    traced_reads,
+)
 from mfabric_jax.policies.static import keep as keep
 from mfabric_jax.policies.static import random_circuits as random_circuits
 from mfabric_jax.policies.static import static as static
@@ -32,6 +43,7 @@ if TYPE_CHECKING:
     from mfabric_jax.policies.learned import load, save
     from mfabric_jax.policies.own import check_legal
     from mfabric_jax.policies.own import try_out as try_out
+    from mfabric_jax.policies.own import wrap_errors as wrap_errors
     from mfabric_jax.policies.rounding import round_scores
     from mfabric_jax.policies.sample_average import Search as Search
     from mfabric_jax.policies.sample_average import first_of_each as first_of_each
@@ -49,7 +61,7 @@ __getattr__ = at_first_use(
         "exact": ("exact_circuits",),
         "layer_plans": ("LayerPlans",),
         "learned": ("check_unseen", "load", "save"),
-        "own": ("check_legal", "load_function", "try_out"),
+        "own": ("check_legal", "load_function", "try_out", "wrap_errors"),
         "rounding": ("round_scores",),
         "sample_average": ("Search", "first_of_each", "further_of_each", "joint"),
         "wirings": ("bytes_sent", "wire_group"),
@@ -72,8 +84,9 @@ NEAREST = {"best-path": "unsplit", "relay": "split"}
 def get(name: str, **settings: Any) -> Policy:
     """Return the named policy with fixed settings: `get("greedy", rule="next")` or `get("greedy(rule=next)")`.
 
-    `name` is a key of `REGISTRY`, the path of a trained policy, or FILE.py:FUNCTION. Settings in the name win. Equal
-    arguments return the same object, so JAX reuses its compiled programs. Raise `InputError` for an unknown name or
+    `name` is a key of `REGISTRY`, the path of a trained policy, or FILE.py:FUNCTION. Settings in the name win. Commands
+    fill `routing` where a policy has it; here you pass it: `get("threshold", routing="split")`. Equal arguments return
+    the same object, so JAX reuses its compiled programs. Raise `InputError` for an unknown name or
     setting.
     """
     name, stated = split(name)
@@ -159,6 +172,8 @@ def reads_of(policy: Policy, region: Region) -> Reads:
     plain = policy_of(policy)
     if plain is _alone:
         return ALONE
+    if isinstance(plain, Remembering):
+        return EVERYTHING._replace(memory=True)
     name = REGISTRY.name_of(plain)
     return traced_reads(policy, region) if name is None else BY_NAME.get(name, ALONE)
 
@@ -191,15 +206,24 @@ def is_own(policy: str | Policy) -> bool:
     return not isinstance(policy, str) or is_function(policy)
 
 
-def get_checked(policy: str | Policy, sizes: Sequence[int], degree: int, **settings: Any) -> Policy:
+def with_memory(policy: Policy) -> Policy:
+    """Return a user's policy with the keyword `history` or `state` as `Remembering`, and any other unchanged."""
+    if of_package(policy) or not set(KEYWORDS) & set(settings_of(policy)):
+        return policy
+    return remembering(policy)
+
+
+def get_checked(
+    policy: str | Policy, sizes: Sequence[int], degree: int, *, remembers: bool = False, **settings: Any
+) -> Policy:
     """Return `get_suitable`; first try the user's own policy on regions of these sizes.
 
-    Raise `InputError` if its plans are not legal.
+    `remembers`: the caller fills `history` and keeps the state. Raise `InputError` if its plans are not legal.
     """
     chosen = get_suitable(policy, **settings)
     if is_own(policy):
         for servers in sizes:
-            __getattr__("try_out")(chosen, name_of(policy), servers, degree)
+            __getattr__("try_out")(chosen, name_of(policy), servers, degree, SEEN if remembers else 0)
     return chosen
 
 

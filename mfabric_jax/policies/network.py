@@ -46,7 +46,12 @@ class PairLayer(eqx.Module):
         servers = len(pairs)
         between = ~jnp.eye(servers, dtype=bool)[..., None]
         pairs = jnp.where(between, pairs, 0)
-        hop = jnp.einsum("ikc,kjc->ijc", on_pairs(self.first, pairs), on_pairs(self.second, pairs)) / servers
+        # Without the barrier XLA of JAX 0.10.2 aborts on CPUs under nested vmap (a transpose folded into this product).
+        each = on_pairs(self.first, pairs), on_pairs(self.second, pairs)
+        first, second = jax.lax.platform_dependent(
+            *each, cpu=lambda *x: jax.lax.optimization_barrier(x), default=lambda *x: x
+        )
+        hop = jnp.einsum("ikc,kjc->ijc", first, second) / servers
         own = on_pairs(self.pair, jnp.concatenate([pairs, jnp.swapaxes(pairs, 0, 1), hop], axis=2))
         high = jnp.where(between, pairs, jnp.finfo(pairs.dtype).min)
         pooled = [pairs.sum(1) / servers, pairs.sum(0) / servers, high.max(1), high.max(0)]

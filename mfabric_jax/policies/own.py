@@ -4,6 +4,7 @@ import contextlib
 import functools
 import importlib.util
 import inspect
+import sys
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from mfabric_jax.case.own_code import check_stated
 from mfabric_jax.case.policies import check_name
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.policies.reads import KEYWORDS
 from mfabric_jax.routing import Plan
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE, host_floats
 from mfabric_jax.support.text_files import cached_by_files
@@ -52,47 +54,114 @@ def _load(named: str, file: Path, function: str) -> Callable[..., Any]:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    with wrap_errors(f"{named}: running its file"):
+    with wrap_errors(f"{named}: running its file"), _neighbours(file.parent):
         spec.loader.exec_module(module)
     own = {key: value for key, value in vars(module).items() if getattr(value, "__module__", None) == file.stem}
     offered = {key: value for key, value in own.items() if not key.startswith("_")}
     functions = {key: value for key, value in offered.items() if inspect.isroutine(value) or inspect.isclass(value)}
-    return functions[one_of(f"function of {named}", function, functions)]
+    return functions[one_of(f"{named}: function", function, functions)]
+
+
+@contextlib.contextmanager
+def _neighbours(folder: Path) -> Generator[None]:
+    """Let a file import modules of its folder; they are forgotten afterwards, as other folders may have their names."""
+    known = set(sys.modules)
+    sys.path.append(str(folder))  # last, so that no file hides an installed module
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name in set(sys.modules) - known:
+            if folder in Path(getattr(sys.modules[name], "__file__", None) or "").parents:
+                del sys.modules[name]
 
 
 @functools.lru_cache(maxsize=64)
 def try_out(policy: Callable[..., Plan], name: str, servers: int, degree: int, seen: int = 0) -> None:
     """Raise `InputError` unless JAX can trace the policy and its circuits are legal for two demands of the region.
 
-    `seen`: number of demands in `history`, for a policy that has this keyword; 0 leaves it out.
+    `seen`: number of demands in `history`, for a policy that has this keyword; 0: the caller keeps neither `history`
+    nor `state`.
     """
     region, previous, known = Region(servers, 400.0, degree), None, {}
-    if seen and "history" in inspect.signature(policy).parameters:
+    keywords = _check_call(policy, name)
+    if seen and "history" in keywords:
         known["history"] = _draw(range(TRIES, TRIES + seen), servers)
     for seed in range(TRIES):
-        demand = _draw([seed], servers)[0]
-        key = jax.random.key(seed)
-        with wrap_errors(f"policy {name}, called as policy(demand, region, previous=..., key=...),"):
-            try:
-                plan: Any = jax.jit(policy)(demand, region, previous=previous, key=key, **known)
-            except NOT_TRACED as error:
-                raise InputError(
-                    f"policy {name} must be a function that JAX can trace (jax.numpy, no `if` or `range` on "
-                    "demand or on the region's numbers except servers): "
-                    f"{_first_line(error)}"
-                ) from error
-        circuits: Any = getattr(plan, "circuits", None)
-        if not isinstance(plan, Plan) or not isinstance(circuits, Circuits):
-            inside = f"({type(circuits).__name__})" if isinstance(plan, Plan) else ""
-            raise InputError(f"policy {name} must return Plan(Circuits(count)), got {type(plan).__name__}{inside}.")
-        count = np.asarray(plan.circuits.count)
-        if count.shape != (servers, servers):
-            want = f"[{servers} {servers}]"
-            raise InputError(f"policy {name} must give circuits [S S] = {want}, got {list(count.shape)}.")
-        check_legal(name, count, degree)
-        if plan.schedule is not None:
-            plan.schedule.check_region(region)
+        plan: Any = _call(policy, name, _draw([seed], servers)[0], region, previous, jax.random.key(seed), known)
+        if "state" in keywords and (seen or isinstance(plan, tuple)):
+            plan, known["state"] = _plan_and_state(plan, name, known.get("state"), bool(seen))
+        _check_plan(plan, name, region)
+        if seen and plan.schedule is not None and any(keyword in keywords for keyword in KEYWORDS):
+            raise InputError(
+                f"policy {name} must plan without a schedule, or without the keywords {' and '.join(KEYWORDS)}: "
+                "schedules are planned for each demand alone."
+            )
         previous = plan
+
+
+def _check_call(policy: Callable[..., Plan], name: str) -> Iterable[str]:
+    """Return the names of a policy's arguments. Raise `InputError` if it cannot be called as a policy."""
+    form = inspect.signature(policy)
+    try:
+        form.bind(None, None, previous=None, key=None)
+    except TypeError as error:
+        raise InputError(
+            f"policy {name} must be written as policy(demand, region, *, previous=None, key=None), further arguments "
+            f"with defaults; got ({', '.join(form.parameters)})."
+        ) from error
+    return form.parameters
+
+
+def _call(
+    policy: Callable[..., Plan], name: str, demand: Array, region: Region, previous: Any, key: Array, known: Any
+) -> Any:
+    with wrap_errors(f"policy {name}, called as policy(demand, region, previous=..., key=...),"):
+        try:
+            return jax.jit(policy)(demand, region, previous=previous, key=key, **known)
+        except NOT_TRACED as error:
+            raise InputError(
+                f"policy {name} must be a function that JAX can trace (jax.numpy, no `if` or `range` on "
+                "demand or on the region's numbers except servers): "
+                f"{_first_line(error)}"
+            ) from error
+        except InputError as error:
+            raise InputError(f"policy {name}: {error}") from error
+
+
+def _plan_and_state(returned: Any, name: str, before: Any, kept: bool) -> tuple[Any, Any]:
+    """Return the plan and the state of a policy with the keyword `state`; `kept`: the caller keeps the state."""
+    if not kept:
+        raise InputError(
+            f"policy {name} returns a state, which only training iterations (`mfabric compare`) and `mfabric policies "
+            "regimes` keep: return only Plan(Circuits(count)) elsewhere."
+        )
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        got = type(returned).__name__
+        raise InputError(f"policy {name} has the keyword state, so it must return (plan, state), got {got}.")
+    plan, state = returned
+    if before is not None and (old := _types(before)) != (new := _types(state)):
+        raise InputError(f"policy {name} must return a state of the same types at every call, got {old}, then {new}.")
+    return plan, state
+
+
+def _types(state: Any) -> str:
+    return str(jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", state)).replace("'", "")
+
+
+def _check_plan(plan: Any, name: str, region: Region) -> None:
+    circuits, servers = getattr(plan, "circuits", None), region.servers
+    if not isinstance(plan, Plan) or not isinstance(circuits, Circuits):
+        inside = f"({type(circuits).__name__})" if isinstance(plan, Plan) else ""
+        got = "an array" if isinstance(plan, jax.Array) else type(plan).__name__
+        raise InputError(f"policy {name} must return Plan(Circuits(count)), got {got}{inside}.")
+    count = np.asarray(plan.circuits.count)
+    if count.shape != (servers, servers):
+        want = f"[{servers} {servers}]"
+        raise InputError(f"policy {name} must give circuits [S S] = {want}, got {list(count.shape)}.")
+    check_legal(name, count, region.optical_degree)
+    if plan.schedule is not None:
+        plan.schedule.check_region(region)
 
 
 def _draw(seeds: Iterable[int], servers: int) -> Array:

@@ -1,7 +1,9 @@
 """What circuits depend on besides the demand. Each distinct demand is planned once if they depend on nothing else."""
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +12,9 @@ import jax.numpy as jnp
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing import Plan
 from mfabric_jax.support.array_module import Array
+
+SEEN = 16  # demands of `history`
+KEYWORDS = ("history", "state")  # of policies that remember
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,11 +34,44 @@ class Trained:
         return self.model(demand, region, previous=previous, key=key, **settings)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Remembering:
+    """A user's policy with the keyword `history` or `state`. A call like that of any policy is a first call."""
+
+    policy: Callable[..., Any]
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self.policy)
+
+    def __call__(self, demand: Array, region: Region, **options: Any) -> Plan:
+        nothing = jnp.zeros((SEEN, *demand.shape[-2:]), demand.dtype)
+        return self.recall(demand, region, nothing, None, **options)[0]
+
+    def recall(self, demand: Array, region: Region, history: Array, state: Any, **options: Any) -> tuple[Plan, Any]:
+        """Return the plan and the new state, None for a policy without the keyword `state`.
+
+        - `history` [SEEN S S]: the last demands, newest last; zeros where there were fewer.
+        - `state`: that of the last call; None at first.
+        """
+        memory = {"history": history, "state": state}
+        known = {name: value for name, value in memory.items() if name in self.__signature__.parameters}
+        returned = self.policy(demand, region, **known, **options)
+        return returned if "state" in known else (returned, None)
+
+
+@functools.lru_cache(maxsize=64)
+def remembering(policy: Callable[..., Any]) -> Remembering:
+    """Return the policy with its memory; the same object for the same policy, so JAX reuses its programs."""
+    return Remembering(policy)
+
+
 class Reads(NamedTuple):
-    """Whether a policy reads the current circuits (`before`) and its random `key`."""
+    """Whether a policy reads the current circuits (`before`), its random `key`, and earlier calls (`memory`)."""
 
     before: bool = True
     key: bool = True
+    memory: bool = False
 
     @property
     def demand_alone(self) -> bool:

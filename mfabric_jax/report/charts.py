@@ -41,7 +41,8 @@ class Panel:
     """A pair of axes with curves, or with rows of bars, points (value, row) or both.
 
     - `names`: of the rows. `totals`: of each row, (its end, the text after it). `spread`: range of a row's end, by
-      row. `reach`: values that the axis must include, so that panels share a scale.
+      row. `reach`: values that the axis of values must include, so that panels share a scale; `reach_x`: those of the
+      x axis of curves.
     - `columns`: names of 0, 1, .. on the x axis. `stairs`: draw the Pareto front of all points. `percent`: values are
       fractions; show them as percent.
     """
@@ -58,6 +59,7 @@ class Panel:
     stairs: bool = False
     percent: bool = False
     reach: Sequence[float] = ()
+    reach_x: Sequence[float] = ()
 
     @property
     def points(self) -> list[Point]:
@@ -85,6 +87,7 @@ def drawable_panel(panel: Panel) -> Panel:
         totals=[(end if _is_drawable(end) else 0.0, text) for end, text in panel.totals],
         spread={row: ends for row, ends in panel.spread.items() if all(map(_is_drawable, ends))},
         reach=[value for value in panel.reach if _is_drawable(value)],
+        reach_x=[value for value in panel.reach_x if _is_drawable(value)],
     )
 
 

@@ -169,7 +169,7 @@ def _with_key(chart: Chart, what: str | None = None) -> Chart:
 def parts(grid: Grid) -> Chart:
     """Return a chart of an iteration's parts: a stacked bar per fabric near 400 Gbps; other bandwidths are folded."""
     nearest = nearest_to_detail(grid.bandwidths)
-    note = f"At {number(nearest)} Gbps a NIC. A bar shows shares of its iteration; the text behind it gives seconds"
+    note = f"At {number(nearest)} Gbps a NIC. A bar shows shares of its iteration; the text next to it gives seconds"
     note += " and the ratio to the fat-tree." if any(series.fabric == REFERENCE for series in grid.series) else "."
     panels = _stacks(grid, nearest)
     note += _band_note(grid) if any(panel.spread for panel in panels) else ""

@@ -11,7 +11,7 @@ import pyarrow
 from pyarrow import compute, types
 
 from mfabric_jax.checks import InputError, one_of
-from mfabric_jax.report.grid import USUAL, unbeaten
+from mfabric_jax.report.grid import SEED, USUAL, unbeaten
 from mfabric_jax.report.kinds import column_named
 from mfabric_jax.report.numerals import usable
 from mfabric_jax.report.paired import OVER, partners, ratios, settings_that_differ
@@ -31,8 +31,7 @@ TABLES = 5  # most files that a sentence names
 
 def query(paths: Sequence[str | Path], options: QueryOptions) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """See `report.query.query`."""
-    table, config = _read_all(paths, options.where)
-    apart = [FILE] if FILE in table.column_names else []
+    table, config, apart = _read_all(paths, options.where)
     columns, by = ([*names, *(set(apart) - set(names))] if names else [] for names in (options.columns, options.by))
     options = options._replace(columns=columns, by=by)
     if options.measures and not options.by:
@@ -73,9 +72,30 @@ def pairing(paths: Sequence[str | Path], options: QueryOptions) -> str | None:
     return f"ratios divide by the row with {options.over}{' and the same ' if names else ''}{names}.{note}"
 
 
-def _read_all(paths: Sequence[str | Path], where: Sequence[str]) -> tuple[Any, dict[str, Any]]:
-    """The rows that match all conditions, as a table, and the first configuration."""
-    tables, configs, runs = [], [], set()
+def equal_over_seeds(paths: Sequence[str | Path], options: QueryOptions) -> str | None:
+    """See `report.query.equal_over_seeds`."""
+    spreads = [text for text in options.measures if text.partition(":")[2] in (STD, CI95)]
+    if not spreads or not options.by or options.over is not None or SEED in options.by:
+        return None
+    table, _, apart = _read_all(paths, options.where)
+    if SEED not in table.column_names:
+        return None
+    names = list(dict.fromkeys(text.partition(":")[0] for text in spreads))
+    ends = [f"{name}:{end}" for name in (SEED, *names) for end in ("min", "max")]
+    groups = _group_table(table, [*options.by, *(set(apart) - set(options.by))], ends).to_pylist()
+    groups = [group for group in groups if group[f"{SEED}_min"] != group[f"{SEED}_max"]]
+    alike = [
+        name for name in names if all(group[f"{name}_min"] == group[f"{name}_max"] is not None for group in groups)
+    ]
+    if not groups or not alike:
+        return None
+    are = "is" if len(alike) == 1 else "are"
+    return f"{' and '.join(alike)} {are} equal over {SEED}: this traffic does not vary with the seed."
+
+
+def _read_all(paths: Sequence[str | Path], where: Sequence[str]) -> tuple[Any, dict[str, Any], list[str]]:
+    """The rows that match all conditions, as a table, the first configuration, and columns that tell files apart."""
+    tables, configs, runs = [], [], []
     for file, sweep in _files(paths):
         if file.suffix == ".parquet" and file.exists():
             table, config = read_table(file, sweep)
@@ -84,16 +104,16 @@ def _read_all(paths: Sequence[str | Path], where: Sequence[str]) -> tuple[Any, d
             table = pyarrow.Table.from_pylist(rows)
         tables.append((str(file), table))
         configs.append(config)
-        if config:
-            runs.add(sweep or _run_of(config))
-    several = len(runs) > 1
-    named = [_with_file(*table) if several else table[1] for table in tables]
-    table = _merge_tables(named)
+        runs.append((sweep or _run_of(config)) if config else None)
+    several, apart, every = len(set(filter(None, runs))) > 1, [FILE], [table for _, table in tables]
+    if several:
+        every, apart = _tell_apart(tables, configs, runs)
+    table = _merge_tables(every)
     if not table.num_rows:
         raise InputError(f"{', '.join(map(str, paths))} holds no row; give files with rows.")
     for condition in where:
         table = table.filter(_mask(table, condition))
-    return table, next(filter(None, configs), {})
+    return table, next(filter(None, configs), {}), [name for name in apart if name in table.column_names]
 
 
 def _merge_tables(tables: Sequence[Any]) -> Any:
@@ -124,6 +144,38 @@ def _run_of(config: Mapping[str, Any]) -> str:
         return repr([config.get(part) for part in ("sweep", "stated", "varied")])
     settings = config.get("resolved", config)
     return repr(sorted((name, repr(value)) for name, value in settings.items() if name not in OF_A_RUN))
+
+
+def _tell_apart(
+    tables: Sequence[tuple[str, Any]], configs: Sequence[Mapping[str, Any]], runs: Sequence[Any]
+) -> tuple[list[Any], list[str]]:
+    """Add columns of the stated settings in which runs differ; if these do not tell runs apart, a column of files.
+
+    Return the tables and the names of these columns.
+    """
+    named = [table for _, table in tables]
+    values = _settings_apart(configs, named)
+    if len(set(zip(*values.values(), strict=True))) != len(set(runs)) or None in runs:
+        return [_with_file(*table) for table in tables], [FILE]
+    for path, column in values.items():
+        named = [
+            table.append_column(path, pyarrow.array([value] * len(table)))
+            for table, value in zip(named, column, strict=True)
+        ]
+    return named, list(values)
+
+
+def _settings_apart(configs: Sequence[Mapping[str, Any]], tables: Sequence[Any]) -> dict[str, list[Any]]:
+    """The values of stated settings that differ between runs, are one value in each, and have no column, by path."""
+    stated = dict.fromkeys(path for config in configs for path in config.get("stated", {}))
+    values = {path: [config.get("resolved", {}).get(path) for config in configs] for path in stated}
+    return {
+        path: own
+        for path, own in values.items()
+        if not any(isinstance(value, list | dict) for value in own)
+        and len(set(map(repr, own))) > 1
+        and not any(path in table.column_names for table in tables)
+    }
 
 
 def _with_file(file: str, table: Any) -> Any:

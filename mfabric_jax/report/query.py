@@ -39,8 +39,9 @@ class QueryOptions(NamedTuple):
 def query(paths: Sequence[str | Path], options: QueryOptions) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return the rows of the answer, and the configuration of the first file.
 
-    If the settings of the files differ, a column names the file of each row; groups and selected columns keep it. Raise
-    InputError if a file or column is missing, or if a sweep's file is damaged, misplaced or from another sweep.
+    If the settings of the files differ, columns name the stated ones, or else the file of each row; groups and
+    selected columns keep these. Raise InputError if a file or column is missing, or if a sweep's file is damaged,
+    misplaced or from another sweep.
     """
     return _answers().query(paths, options)
 
@@ -53,6 +54,11 @@ def without_values(paths: Sequence[str | Path], options: QueryOptions) -> str | 
 def pairing(paths: Sequence[str | Path], options: QueryOptions) -> str | None:
     """Return a sentence on how rows and baseline rows pair, and on rows without a baseline row; None without `over`."""
     return _answers().pairing(paths, options)
+
+
+def equal_over_seeds(paths: Sequence[str | Path], options: QueryOptions) -> str | None:
+    """Return a sentence on columns whose spreads are 0 because rows are equal for all seeds; None if there are none."""
+    return _answers().equal_over_seeds(paths, options)
 
 
 def _answers() -> Any:

@@ -1,7 +1,7 @@
 """Rank the designs of each model, cheapest tokens first, with remarks on designs that are not ranked.
 
 A design is not ranked if it exceeds the memory of its GPUs or the rate at which its switch may reconfigure, or if its
-computation exceeds the peak of the GPUs that are priced.
+computation exceeds the peak of the GPUs that are priced. A row of serving is not ranked if it is not in time.
 """
 
 import math
@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mfabric_jax.case.policies import BOUND
-from mfabric_jax.report import grid
+from mfabric_jax.report import grid, served
 from mfabric_jax.report.grid import CLUSTER, COST, GPU, TIME, TOKEN_JOULES, TOKEN_USD, TOKENS, WORTH, Rows, group_rows
 from mfabric_jax.report.numerals import count_phrase, millions, number, percent, usable
+from mfabric_jax.report.served import IN_TIME, LOAD_USD
 from mfabric_jax.support.bands import HIGH_GPUS, LOW_GPUS, LOW_PORTS, LOW_PORTS_NETWORK, QUOTED, is_of_band, ratio_band
 from mfabric_jax.support.measured_errors import ratio_errors
 
@@ -19,6 +20,7 @@ GBPS, OVER, FITS, ACHIEVED = "nic_gbps", "reconfigurations_over_allowed", "fits"
 FAILURE = "failure"  # a column of rows with a broken part
 MOST, MOST_OF_PAGE = 5, 12  # most lines of a ranking: in a terminal, on a page
 _ORDERS = {  # the first column with numbers decides; 1: the least value is best, -1: the largest
+    LOAD_USD: (1, "dollars a token at this load"),
     TOKEN_USD: (1, "dollars a token"),
     WORTH: (-1, "performance per dollar of the network"),
     TIME: (1, "iteration time"),
@@ -26,8 +28,9 @@ _ORDERS = {  # the first column with numbers decides; 1: the least value is best
 }
 PANEL_COST, PANEL_USD = "panel_network_cost_usd", "panel_usd_per_million_tokens"
 DAYS, TRAINING_USD = "training_days", "training_usd"
-OF_TRAINING = ("days", "training M$")  # titles
-_MEANS = (*_ORDERS, TOKEN_JOULES, TOKENS, CLUSTER, COST, PANEL_COST, PANEL_USD, DAYS, TRAINING_USD)
+GPU_HOUR = "usd_per_gpu_hour"
+OF_TRAINING, OF_CLUSTER = ("days", "training M$"), ("cluster M$", "network M$", "$/GPU-hour")  # titles
+_MEANS = (*_ORDERS, TOKEN_JOULES, TOKENS, CLUSTER, COST, GPU_HOUR, PANEL_COST, PANEL_USD, DAYS, TRAINING_USD)
 _OF_FLOWS = 0.1  # relative error of all-to-all times at flow level: docs/accuracy.md, packet level
 _SAME_TIME = 0.0001  # relative: two times within it count as equal and share the model's error
 _SAME = 0.001  # relative
@@ -106,7 +109,7 @@ class Design(NamedTuple):
         ratio = self.mean[column] / best.mean[column]
         times = self.mean[TIME] / best.mean[TIME] if best.mean[TIME] > 0 else math.nan
         error = _OF_FLOWS if math.isnan(times) else ratio_errors().eight_in_ten
-        error = 0.0 if abs(times - 1) <= _SAME_TIME else error
+        error = 0.0 if abs(times - 1) <= _SAME_TIME or self._shares_errors(best) else error
         by: dict[str, Ends] = {}
         if (band := ratio_band(self.mean, best.mean, TIME)) is not None and times > 0:
             scaled = sorted((end / times) ** _ORDERS[column][0] * ratio for end in band)
@@ -122,6 +125,10 @@ class Design(NamedTuple):
         if quotes:
             by[QUOTES] = min(ratio, *quotes), max(ratio, *quotes)
         return Over(ratio, by)
+
+    def _shares_errors(self, best: "Design") -> bool:
+        pairs = zip(self.rows[:1], best.rows[:1], strict=True)
+        return any(served.is_served(row) and served.have_equal_errors(row, other) for row, other in pairs)
 
     @property
     def network(self) -> str:
@@ -162,8 +169,9 @@ class Ranking(NamedTuple):
 
 
 def possible(row: Mapping[str, Any]) -> bool:
-    """Return whether a row, as far as known, is no bound, fits in GPU memory and keeps to the rate of its switch."""
-    return row.get("policy") != BOUND and row.get(FITS) in (True, None) and (usable(row.get(OVER)) or 0) <= 1
+    """Return whether a row, as far as known, is no bound, fits, is in time and keeps to the rate of its switch."""
+    fits = row.get(FITS) in (True, None) and row.get(IN_TIME) in (True, None)
+    return fits and row.get("policy") != BOUND and (usable(row.get(OVER)) or 0) <= 1
 
 
 def above_peak(row: Mapping[str, Any]) -> float | None:
@@ -185,13 +193,18 @@ def designs(rows: Rows, effective: Mapping[str, Any]) -> dict[str, tuple[str, li
     rows = [row for row in rows if above_peak(row) is None] or rows  # if all rows exceed the peak, rank them all
     if not rows:
         return {}
-    names = [name for name in grid.setting_columns(rows, effective) if name not in ("model", *grid.COUNTERS)]
+    of_serving = served.is_served(rows[0])
+    rows = served.candidates(rows) if of_serving else rows
+    settings = served.choices(rows) if of_serving else grid.setting_columns(rows, effective)
+    names = [name for name in settings if name not in ("model", *grid.COUNTERS)]
+    always = [name for name in served.NAMED if of_serving and len(grid.values_of(rows, name)) > 1]
     by_model: dict[str, list[Design]] = {}
     keyed = [{"model": "", "fabric": None, **row} for row in rows]
     for (model, fabric), own in group_rows(keyed, "model", "fabric").items():
         chosen = grid.independent_columns(
             own, [name for name in names if name != "fabric"]
         )  # differing within a fabric
+        chosen = [*(name for name in always if name not in chosen), *chosen]
         chosen += [GBPS] if GBPS in own[0] and GBPS not in chosen else []
         for key, some in group_rows(own, *chosen).items():
             more = [name for name in some[0] if is_of_band(name)]
@@ -222,7 +235,7 @@ def rankings(rows: Rows, effective: Mapping[str, Any], most: int = MOST) -> dict
     for model, (column, every) in designs(rows, effective).items():
         known = [design for design in every if rank(design, column) < math.inf]
         best.setdefault(model.partition(":")[0], {})[model] = (column, known[0])
-        if len(every) > 1:
+        if len(every) > 1 or served.is_served(every[0].rows[0]):
             shown = choose_designs(known, most)
             remarks = [*_omission_remark(every, shown, most), *_remarks(every, shown, column)]
             words = _ORDERS[column][1], _conclusion(shown, column), _lines(shown, column), remarks
@@ -263,12 +276,14 @@ def _lines(shown: Sequence[Design], column: str) -> list[dict[str, Any]]:
         {
             "design": str(design) or "all rows",
             "over best": words,
+            "$/Mtok at this load": design.mean[LOAD_USD],
             "$/Mtok": design.mean[TOKEN_USD],
             "kJ/Mtok": design.mean[TOKEN_JOULES] / 1000,
             "Mtok/s": design.mean[TOKENS] / 1_000_000,
             "s": design.mean[TIME] if design.mean[TIME] > 0 else design.mean["seconds"],
             "cluster M$": millions(design.mean[CLUSTER]),
             "network M$": millions(design.mean[COST]),
+            "$/GPU-hour": design.mean[GPU_HOUR],
             **dict(zip(OF_TRAINING, (design.mean[DAYS], millions(design.mean[TRAINING_USD])), strict=True)),
         }
         for design, words in zip(shown, over, strict=True)
@@ -312,20 +327,20 @@ def _doubts(shown: Sequence[Design], column: str) -> Iterator[str]:
     if over is None:  # the model cannot tell them apart, whatever is measured
         return
     ratios = ratio_errors()
-    timed = shown[0].mean[TIME] > 0
     error = (
-        f"the model {percent(ratios.eight_in_ten)} (8 in 10 of {ratios.count} measured ratios are within, each source "
-        "weighted alike; of fabrics only multi-rail over multi-plane was measured)"
-        if timed
-        else f"flow level {percent(_OF_FLOWS)}"
+        f"{percent(ratios.eight_in_ten)} more or less by the model's own error (8 in 10 of {ratios.count} measured "
+        "ratios; of fabrics, only multi-rail over multi-plane was measured)"
+        if shown[0].mean[TIME] > 0
+        else f"{percent(_OF_FLOWS)} more or less at flow level"
     )
     words = {
-        SPREAD: "kernels, links and traffic {}",
-        MODEL: error if len(set(over.by[MODEL])) > 1 else "the model 0, as the times are equal",
-        QUOTES: "other quoted prices {}",
+        SPREAD: "{} as kernels, links and traffic vary",
+        QUOTES: "{} at other quoted prices",
+        MODEL: error if len(set(over.by[MODEL])) > 1 else "nothing by the model's own error, as the times are equal",
     }
-    each = [words[name].format(f"{' to '.join(_percent_texts(ends))}%") for name, ends in over.by.items()]
-    yield f"Error of {percent(over.ratio - 1, signed=True)}, by source: {'; '.join(each)}."
+    known = [name for name in words if name in over.by]
+    each = [words[name].format(f"{' to '.join(_percent_texts(over.by[name]))}%") for name in known]
+    yield f"How sure {percent(over.ratio - 1, signed=True)} is: {'; '.join(each)}."
     if not over.separable:
         largest = max(over.by, key=lambda name: over.by[name][1] - over.by[name][0])
         tries = [_TRY[name] for name in over.undone_by or [largest]]
@@ -336,6 +351,11 @@ def _remarks(every: Sequence[Design], shown: Sequence[Design], column: str) -> I
     best = shown[0]
     if len(shown) > 1:
         yield from _doubts(shown, column)
+    tied = [each for each in every[1:] if each not in shown and served.are_tied(each.mean[column], best.mean[column])]
+    if tied and served.is_served(best.rows[0]):
+        verb = "costs" if len(tied) == 1 else "cost"
+        yield f"{'; '.join(map(str, tied))} {verb} the same as {best}."
+    yield from served.remarks([design.rows[0] for design in shown if design.rows])
     timed = [design for design in every if design.mean[TIME] > 0]
     fastest = min(timed, key=lambda design: design.mean[TIME], default=best)
     if fastest.mean[TIME] < (1 - _SAME) * best.mean[TIME]:
@@ -384,4 +404,11 @@ def not_ranked(rows: Rows) -> list[str]:
         "being a bound that circuits may not reach": sum(row.get("policy") == BOUND for row in rows),
         "computing above the peak of the GPU that is priced": above if above < len(rows) else 0,
     }
-    return [f"Not ranked for {why}: {count_phrase(count, 'row')}." for why, count in reasons.items() if count]
+    late = sum(map(served.is_late, rows))
+    skipped = any(served.is_late(row) and not served.has_load(row) for row in rows) and any(map(served.has_load, rows))
+    dearer = " or were not simulated, because they cost more" if skipped else ""
+    are_late = [f"Not ranked: {count_phrase(late, 'row')} {'is' if late == 1 else 'are'} not in time{dearer}."]
+    return [
+        *(f"Not ranked for {why}: {count_phrase(count, 'row')}." for why, count in reasons.items() if count),
+        *are_late * (late > 0),
+    ]

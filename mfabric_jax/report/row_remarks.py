@@ -74,18 +74,27 @@ def accuracy_words(gpus: Iterable[str], loads: Iterable[float] = ()) -> str:
     `loads`: load of the busiest rank over the mean, of each row; measured steps had evenly routed tokens.
     """
     known, listed = errors_by_gpu(), list(dict.fromkeys(gpus))
-    errors = [f"{gpu} {error_words(known[gpu])}" for gpu in listed if gpu in known]
+    errors = [f"for {gpu} {_distance_words(known[gpu])}" for gpu in listed if gpu in known]
     without = [gpu for gpu in listed if gpu not in known]
-    nothing = [f"no step of {' or '.join(without)} was measured"] if without else []
-    made = f"mfabric validate training, {date_of_errors()}"
-    sentence = (
-        f"Predicted time against measured training steps, routed evenly ({made}): {'; '.join([*errors, *nothing])}."
-    )
+    made = f"measured with even routing (mfabric validate training, {date_of_errors()})"
+    sentences = [f"Predictions {'; '.join(errors)}; {made}."] if errors else []
+    if without:
+        sentences.append(f"No step of {' or '.join(without)} was measured (mfabric validate training).")
+    sentence = " ".join(sentences)
     each = list(dict.fromkeys(f"{load:.2f}" for load in sorted(loads)))
     if not each:
         return sentence
     over = each[0] if len(each) == 1 else f"{each[0]} to {each[-1]}"
     return f"{sentence} In these rows the busiest rank receives {over} times the mean."
+
+
+def _distance_words(errors: StepErrors) -> str:
+    mean, worst = (f"{percent(abs(error))}" for error in (errors.mean, errors.worst))
+    side, other = ("below" if error < 0 else "above" for error in (errors.mean, errors.worst))
+    if errors.steps == 1:
+        return f"are {mean} {side} the one step measured"
+    at_worst = f"{worst} at worst" if side == other else f"{worst} {other} at worst"
+    return f"are {mean} {side} measured steps on average ({errors.steps} steps), {at_worst}"
 
 
 def error_words(errors: StepErrors) -> str:

@@ -9,16 +9,18 @@ from typing import Any
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
 from mfabric_jax.report.charts import Chart, Curve, Panel
-from mfabric_jax.report.grid import Rows, front, group_rows, values_of, with_named_graphs
+from mfabric_jax.report.grid import TOKEN_USD, Rows, front, group_rows, values_of, with_named_graphs
 from mfabric_jax.report.numerals import number, percent, usable
+from mfabric_jax.report.served import IN_TIME, LIMIT, LOAD_USD, PER_GPU, PER_USER
 
-PER_USER, PER_GPU, USD = "tokens_per_s_per_user", "tokens_per_s_per_gpu", "usd_per_million_tokens"
-EP, LIMIT = "ep", "tpot_limit_s"
+EP = "ep"
 PERCENT = 100
+_MOST_SIZES = 16  # most sizes of groups that are named below an axis
 TITLES = {
     PER_USER: "tokens/s of a user",
     PER_GPU: "tokens/s of a GPU",
-    USD: "$ a million tokens",
+    TOKEN_USD: "$ a million answer tokens",
+    LOAD_USD: "$ a million answer tokens at this load",
     EP: "GPUs that share the experts",
 }
 
@@ -38,9 +40,10 @@ def serving_chart(rows: Rows) -> Chart:
 
 
 def serving_charts(rows: Rows) -> list[Chart]:
-    """Return `serving_chart`, and the same chart with dollars if any row has a price."""
-    priced = [row for row in rows if usable(row[USD]) is not None]
-    return [serving_chart(rows), *([_chart("Serving: cost", priced, USD)] if priced else [])]
+    """Return `serving_chart`, and the same chart with dollars, at a load if rows have one, if any row has a price."""
+    by_usd = {usd: [row for row in rows if usable(row.get(usd)) is not None] for usd in (TOKEN_USD, LOAD_USD)}
+    usd = LOAD_USD if by_usd[LOAD_USD] else TOKEN_USD
+    return [serving_chart(rows), *([_chart("Serving: cost", by_usd[usd], usd)] if by_usd[usd] else [])]
 
 
 def _chart(title: str, rows: Rows, name: str) -> Chart:
@@ -55,19 +58,22 @@ def _chart(title: str, rows: Rows, name: str) -> Chart:
     panels = []
     apart = [name for name in shown[0] if "." in name]  # settings that differ between rows
     sizes = sorted({row[EP] for row in shown}) if by_size else []
+    sizes = sizes if len(sizes) <= _MOST_SIZES else []  # more names would overlap
+    every_x, every_y = ([row[column] for row in shown] for column in (x, name))
     for (model, gpu, *others), own in group_rows(shown, "model", "gpu", *apart).items():
         curves = []
         for (fabric,), some in group_rows(own, "fabric").items():
             known = sorted((row[x], row[name]) for row in some)
-            points = known if by_size else sorted(_front(known, -1 if name == USD else 1))
+            points = known if by_size else sorted(_front(known, 1 if name == PER_GPU else -1))
             tips = [
                 f"{fabric}: {number(x_value)} {TITLES[x]}, {number(y_value)} {TITLES[name]}"
                 for x_value, y_value in points
             ]
-            points = [(sizes.index(size), value) for size, value in points] if by_size else points
+            points = [(sizes.index(size), value) for size, value in points] if sizes else points
             curves.append(Curve(looks[fabric], points, tips=tips))
         where = ", ".join([f"{model} on {gpu}", *map("{} {}".format, apart, others)])
-        panels.append(Panel(where, TITLES[x], TITLES[name], curves=curves, columns=[*map(str, sizes)]))
+        shared = {"columns": [*map(str, sizes)], "reach": every_y, "reach_x": [] if sizes else every_x}
+        panels.append(Panel(where, TITLES[x], TITLES[name], curves=curves, **shared))
     by = (
         f"by size of a group, within {number(1000 * limits[0])} ms a token"
         if by_size
@@ -77,6 +83,8 @@ def _chart(title: str, rows: Rows, name: str) -> Chart:
 
 
 def _in_time(row: Mapping[str, Any]) -> bool:
+    if row.get(IN_TIME) is not None:
+        return bool(row[IN_TIME])
     return row["tpot_high_s" if row.get("by") == "high" else "tpot_s"] <= row[LIMIT]
 
 

@@ -18,10 +18,7 @@ from mfabric_jax.support.atomic import check_file
 Box = tuple[float, float, float, float]  # middle, width and height
 
 EXTENSIONS = (".png", ".pdf", ".svg")
-INK = "#222222"
-PAPER = "#ffffff"
-RULE = "#e3e3e3"
-FAINT = "#8a8a8a"
+INK, SOFT, FAINT, RULE, PAPER = "#1d2127", "#58606b", "#6b737e", "#dfe2e6", "#ffffff"  # of page.css too
 BEST, EQUAL, BEHIND = "#00558c", "#6b737e", "#b0500f"  # the best design, those equal to it, the others
 FONT = 10.0
 _LIGHTER, _LIGHTEST = 0.35, 0.7  # fraction of white in colours of further series of a fabric

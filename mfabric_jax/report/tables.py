@@ -25,7 +25,7 @@ from mfabric_jax.report.grid import (
     nearest_to_detail,
 )
 from mfabric_jax.report.numerals import number, percent
-from mfabric_jax.report.ranking import OF_TRAINING, Ranking, not_ranked, rankings
+from mfabric_jax.report.ranking import OF_CLUSTER, OF_TRAINING, Ranking, are_equal, not_ranked, rankings
 from mfabric_jax.report.row_remarks import HELD, band_words, job_words
 from mfabric_jax.support.bands import HIGH, LOW, draw_columns
 
@@ -34,6 +34,7 @@ _NARROWEST = 40
 _GAP = "  "
 _MOST_PADDED = 2  # most spaces spent to align decimal points
 _MFU = "MFU"
+_SEVERAL = 3  # least number of models with a table of conclusions
 _LABELS = 2 / 3  # largest fraction of the width for labels
 _NEEDS = ("iteration_s", "compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s")
 _SHARES = {"compute": ["compute_s"], "EP": ["ep_comm_s"], "TP+DP": ["tp_comm_s", "dp_comm_s"]}
@@ -42,11 +43,13 @@ _SHARES |= {"reconf": ["reconfig_s"], "bubble": ["bubble_s"]}
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column of a table: its key in the rows, its heading, and whether its numbers are shares."""
+    """A column of a table: its key in the rows, its heading, whether its numbers are shares, and whether they tell rows
+    apart."""
 
     key: str
     title: str | None = None
     percent: bool = False
+    apart: bool = False
 
 
 def wrap(text: str) -> str:
@@ -69,7 +72,8 @@ def plain(rows: Rows, columns: Sequence[str | TableColumn] | None = None, width:
     """Return rows as an aligned table: text at the left, numbers at the right, None as a dash.
 
     `columns` defaults to all keys of the rows. Columns that do not fit in `width`, or in a narrower terminal, continue
-    below. Each part repeats the text columns at the left that distinguish rows, in up to two thirds of the width.
+    below. Each part repeats the columns at the left that tell rows apart, texts and those marked `apart`, in up to two
+    thirds of the width.
     """
     width = on_screen(width)
     chosen = columns if columns is not None else list(dict.fromkeys(key for row in rows for key in row))
@@ -91,7 +95,8 @@ def _labels(rows: Rows, specs: Sequence[TableColumn], printed: list[list[str]], 
     for count, spec in enumerate(specs, 1):
         values = [row.get(spec.key) for row in rows]
         used += len(printed[count - 1][0]) + len(_GAP)
-        if not all(value is None or isinstance(value, str) for value in values) or used > width * _LABELS:
+        named = spec.apart or all(value is None or isinstance(value, str) for value in values)
+        if not named or used > width * _LABELS:
             break
         distinct = len(set(zip(*printed[:count], strict=True)))
         best, apart = (count, distinct) if distinct > apart else (best, apart)
@@ -100,19 +105,37 @@ def _labels(rows: Rows, specs: Sequence[TableColumn], printed: list[list[str]], 
 
 def cells_of(lines: Rows) -> list[list[str]]:
     """Return the cells of every column of a few lines, with its name first."""
-    return [_column_cells(lines, TableColumn(name)) for name in lines[0]]
+    names = dict.fromkeys(name for line in lines for name in line)
+    return [_column_cells(lines, TableColumn(name)) for name in names]
 
 
 def comparison(rows: Rows) -> str:
     """Return the table of `mfabric compare`: a block per model.
 
-    A block begins with its ranking. Then each fabric has a line. It shows the iteration time in seconds at each
-    bandwidth. At the bandwidth nearest to 400 Gbps it also shows the parts of the iteration, cost and power of the
-    cluster and of the network, and performance per dollar relative to the fat-tree.
+    Three models or more have a table of conclusions first. A block begins with its ranking. Then each fabric has a
+    line: the iteration time in seconds at each bandwidth; at the bandwidth nearest to 400 Gbps also the parts of the
+    iteration, cost and power of the cluster and of the network, and performance per dollar relative to the fat-tree.
     """
     grid, ranked = arrange(rows, _NEEDS), rankings(rows, {})
     blocks = [_block(grid, model, ranked.get(str(model))) for model in grid.models]
-    return "\n\n".join([*blocks, *not_ranked(rows)])
+    return "\n\n".join([*_over_models(ranked), *blocks, *not_ranked(rows)])
+
+
+def _over_models(ranked: Mapping[str, Ranking]) -> list[str]:
+    """Return the table of what is best for each model, if there are several."""
+    shown = {model: ranking for model, ranking in ranked.items() if len(ranking.shown) > 1}
+    if len(shown) < _SEVERAL:
+        return []
+    lines = []
+    for model, ranking in shown.items():
+        equal = are_equal(ranking.shown, ranking.column)
+        alike = [design for design, same in zip(ranking.shown, equal, strict=True) if same] or ranking.shown[:1]
+        behind = next((design for design in ranking.shown if design not in alike), None)
+        line = {"model": model, "best": " = ".join(dict.fromkeys(design.kind for design in alike))}
+        over = behind and percent(behind.over(ranking.shown[0], ranking.column).ratio - 1, signed=True)
+        lines.append(line | {"outside the error": behind and f"{behind.kind} {over}"})
+    by = " or ".join(dict.fromkeys(ranking.by for ranking in shown.values()))
+    return [f"{bold(wrap(f'Best by {by} (= joins designs that are equal within the error)'))}\n\n{plain(lines)}"]
 
 
 def _column_cells(rows: Rows, spec: TableColumn) -> list[str]:
@@ -166,7 +189,7 @@ def _block(grid: Grid, model: str, ranking: Ranking | None) -> str:
         columns, costs = [*columns, TableColumn("M$"), TableColumn("net", "perf/$")], ""
     filled = [wrap(remark) for remark in ranking.remarks] if ranking else []
     first = [bold(wrap(f"{model}. {ranking.conclusion}" if model else ranking.conclusion)), ""] if ranking else []
-    below = (*OF_TRAINING, *(("cluster M$", "network M$") if costs else ()))  # in tables of their own
+    below = (*OF_TRAINING, *(OF_CLUSTER if costs else ()))  # in tables of their own
     named = [name for name in ranking.lines[0] if name not in below] if ranking else []
     best = [*first, plain(ranking.lines, named), *filled, ""] if ranking else []
     details = f"at {number(detail)} Gbps: shares, kW, M$, perf/$ relative to {REFERENCE}"

@@ -87,7 +87,7 @@ def nic_routes(cluster: Cluster, src: np.ndarray, dst: np.ndarray, heirs: Heirs 
         instead = np.tile(np.arange(cluster.nic_tree.hosts), (len(heirs[0][1]), 1))
         for lost, others in heirs:
             instead[:, lost] = others
-        ends.out, ends.into = (instead[:, ports].reshape(-1, len(src)) for ports in (ends.out, ends.into))
+        ends.out, ends.into = (np.concatenate(instead[:, ports]) for ports in (ends.out, ends.into))
         ends.weight = np.ones(len(ends.out))
     every = _chunks(np.ones(len(src), bool))
     return stack_routes([(flow, _row(*_between_nics(cluster, ends, None, flow))) for flow in every], len(src))

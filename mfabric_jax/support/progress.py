@@ -4,24 +4,38 @@ import contextlib
 import sys
 import threading
 import time
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Sequence
+from typing import Any, ClassVar
 
 FIRST_S = 3.0  # seconds until the first line
 EVERY_S = 10.0  # least seconds between later lines
+NO_TIME_LEFT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"  # of a bar of tqdm
 PART = 0.05  # least pause between lines, as a fraction of the run so far
 
 
-def bar(what: str, unit: str, total: int | None = None, before: int = 0, **form: Any) -> Any:
-    """Return a progress bar; `before`: units that were done before the run began.
+def bar(
+    what: str,
+    unit: str,
+    total: int | None = None,
+    before: int = 0,
+    kinds: Sequence[Hashable] | None = None,
+    **form: Any,
+) -> Any:
+    """Return a progress bar.
+
+    - `before`: units that were done before the run began.
+    - `kinds`: of every unit; units of one kind take about equally long, except the first, which may compile.
 
     Return `ProgressLines` if standard error is a file outside notebooks, or without tqdm (extra `cli`).
     """
     if not (in_notebook() or sys.stderr.isatty()):
-        return ProgressLines(what, unit, total, before)
+        return ProgressLines(what, unit, total, before, kinds)
     try:
         from tqdm import auto
     except ModuleNotFoundError:
-        return ProgressLines(what, unit, total, before)
+        return ProgressLines(what, unit, total, before, kinds)
+    form = {"bar_format": NO_TIME_LEFT} | form if len(set(kinds or ())) > 1 else form
     return auto.tqdm(desc=what, unit=unit, total=total, initial=before, file=sys.stderr, **form)
 
 
@@ -49,7 +63,8 @@ class Alive:
         """Write a line if it is time for one."""
         now = time.monotonic()
         if now - Alive.last_line_s >= _pause(now - self._began, Alive.last_line_s > self._began) and not _has_bar():
-            _say(f"{self._what}: at work for {duration(now - self._began)}")
+            bars = [state for state in (bar.state() for bar in ProgressLines.shown) if state]
+            _say("; ".join([f"{self._what}: at work for {duration(now - self._began)}", *bars[-1:]]))
 
 
 def _pause(seconds: float, spoken: bool) -> float:
@@ -70,32 +85,100 @@ def _has_bar() -> bool:
 
 
 class ProgressLines(contextlib.AbstractContextManager):
-    """A progress bar as lines on standard error: units done, seconds per unit, time left. `n`: units done."""
+    """A progress bar as lines on standard error: units done, seconds per unit, time left.
 
-    def __init__(self, what: str, unit: str, total: int | None = None, before: int = 0):
+    `n`: units done. `shown`: bars of `with` blocks that are not over.
+    """
+
+    shown: ClassVar["list[ProgressLines]"] = []
+
+    def __init__(
+        self,
+        what: str,
+        unit: str,
+        total: int | None = None,
+        before: int = 0,
+        kinds: Sequence[Hashable] | None = None,
+    ):
         self.what, self.unit, self.total, self.before, self.n = what, unit, total, before, before
-        self._began = self._last_line_s = time.monotonic()
+        self._began = self._last_line_s = self._last_unit_s = time.monotonic()
+        self._kinds, self._words = kinds, ""
+        self._seen: set[Hashable] = set()
+        self._moments: list[tuple[int, float]] = []  # units done, and when
+        self._timed: Counter[Hashable] = Counter()  # units of each kind after its first, and their seconds
+        self._timed_s: defaultdict[Hashable, float] = defaultdict(float)
+
+    def __enter__(self) -> "ProgressLines":
+        ProgressLines.shown.append(self)
+        return self
 
     def __exit__(self, *error: Any) -> None:
-        """Do nothing: lines stay where a bar would vanish."""
+        """Lines stay where a bar would vanish."""
+        ProgressLines.shown.remove(self)
+
+    def state(self) -> str | None:
+        """Return the unit at work, such as "search 3 of 12: fat-tree, 8 min left"; None if it has no name."""
+        if not self._words:
+            return None
+        count = f"{self.unit} {self.n + 1:,}" + (f" of {self.total:,}" if self.total else "")
+        left_s = self._left_s()
+        return f"{count}: {self._words}" + ("" if left_s is None else f", {duration(left_s)} left")
 
     def update(self, units: int = 1) -> None:
         """Count `units` more as done."""
-        self.n += units
         now = time.monotonic()
+        if units and self._kinds is not None:
+            self._time_kinds(self._kinds[self.n : self.n + units], now - self._last_unit_s)
+        self.n += units
+        if units:
+            self._last_unit_s = now
+            self._moments.append((self.n, now))
+            self._say_if_due(now)
+
+    def _time_kinds(self, kinds: Sequence[Hashable], seconds: float) -> None:
+        for kind in kinds:
+            if kind in self._seen:
+                self._timed[kind] += 1
+                self._timed_s[kind] += seconds / len(kinds)
+            self._seen.add(kind)
+
+    def _say_if_due(self, now: float) -> None:
         spoken = self._last_line_s > self._began
-        if units and now - self._last_line_s >= _pause(now - self._began, spoken):
+        if now - self._last_line_s >= _pause(now - self._began, spoken):
             self._last_line_s = now
             _say(self._line(now - self._began))
 
     def _line(self, seconds: float) -> str:
-        each = seconds / max(self.n - self.before, 1)
-        done = f"{self.what}: {self.n:,}" + (f" of {self.total:,}" if self.total else "")
-        left = f", {duration(each * (self.total - self.n))} left" if self.total and self.n < self.total else ""
-        return f"{done} done, {pace(self.n - self.before, seconds, self.unit)}{left}"
+        done = f"{self.what}: {self.n:,}" + (f" of {self.total:,}" if self.total else "") + " done"
+        each = f", {pace(self.n - self.before, seconds, self.unit)}" if self.n > self.before else ""
+        left_s = self._left_s()
+        left = "" if left_s is None else f", {duration(left_s)} left"
+        return f"{done}{each if self._kinds is None else ''}{left}" + (f"; now {self._words}" if self._words else "")
 
-    def set_postfix_str(self, words: str) -> None:
-        """Ignore words that a bar would show."""
+    def _left_s(self) -> float | None:
+        """Seconds left; None if nothing is left, or if no unit like those that are left was timed.
+
+        Without kinds the later half of the units counts: the first ones may compile.
+        """
+        if not self.total or self.n >= self.total:
+            return None
+        if self._kinds is None:
+            half = self.before + (self.n - self.before + 1) // 2
+            earlier = [(units, moment) for units, moment in self._moments if units <= half]
+            if not earlier or earlier[-1][0] == self.n:
+                return None
+            units, moment = earlier[-1]
+            return (self._last_unit_s - moment) / (self.n - units) * (self.total - self.n)
+        left = Counter(self._kinds[self.n :])
+        if any(not self._timed[kind] for kind in left):
+            return None
+        return sum(count * self._timed_s[kind] / self._timed[kind] for kind, count in left.items())
+
+    def set_postfix_str(self, words: str, refresh: bool = True) -> None:
+        """Name what is at work now; the next line shows it. `refresh`: write that line if it is time for one."""
+        self._words = words
+        if refresh:
+            self._say_if_due(time.monotonic())
 
     def set_postfix(self, numbers: Any, refresh: bool = True) -> None:
         """Ignore numbers that a bar would show."""

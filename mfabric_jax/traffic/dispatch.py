@@ -26,6 +26,8 @@ from mfabric_jax.workload import Workload
 
 PER_SERVER = "per-server"
 SURE = 1e-13  # distance from 1 that counts as rounding
+MIXES = 30  # bisections of the part of even shares
+INSIDE = 0.05  # of the way to even shares, from the limit of what a gate can give
 AT_ONCE = 256  # rows whose shares are cut together: they fit into a cache
 _ONE = threading.Lock()  # threads that solve scenarios share the same tokens
 _chances = at_first_call("mfabric_jax.traffic.reached_loops:chances_of_all")
@@ -220,7 +222,7 @@ def _copies(workload: Workload, count: np.ndarray, kept: np.ndarray) -> np.ndarr
     parts = np.split(share, range(AT_ONCE, len(share), AT_ONCE))
     taken = np.concatenate([cap_rows(part, 1 / top_k) for part in parts]) * top_k
     part = reach_probabilities(np.where(taken > 1 - SURE, 1, taken), top_k, servers, _limit(workload), kept)[0]
-    every = np.where(open_still[:, None], part * total / top_k, np.inf)
+    every = np.where(open_still[:, None], np.maximum(part, 0) * total / top_k, np.inf)
     return np.minimum(np.minimum(every, total / top_k), selected).reshape(*axes, servers)
 
 
@@ -275,9 +277,38 @@ def chances(
 ) -> tuple[Float[np.ndarray, "N E"], Float[np.ndarray, "N"]]:
     """Return independent chances of each expert [N E] that reproduce `taken`, and the largest error of the fit [N].
 
-    An allowed set's probability is in proportion to its experts' chances times the others' chances not to be taken.
+    An allowed set's probability is in proportion to its experts' chances times the others' chances not to be taken. A
+    row that no gate with this limit gives is mixed with just enough even shares.
     """
-    return _chances(np.ascontiguousarray(taken, float), top_k, *limit)
+    wanted = np.ascontiguousarray(taken, float)
+    possible = _possible(wanted, top_k, limit)
+    fitted, off = _chances(possible, top_k, *limit)
+    return fitted, off + np.abs(possible - wanted).max(axis=-1)
+
+
+def _possible(taken: np.ndarray, top_k: int, limit: GroupLimit) -> np.ndarray:
+    """Return the rows [N E], each mixed with even shares until its experts fit into the groups that a token may use."""
+    even = np.full((1, taken.shape[1]), top_k / taken.shape[1])
+    above = np.flatnonzero(_groups_needed(taken, top_k, limit) > limit.most + SURE * top_k)
+    if not len(above):
+        return taken
+    least = _groups_needed(even, top_k, limit)
+    most = least + (limit.most - least) * (1 - INSIDE)
+    few, many, rows = np.zeros(len(above)), np.ones(len(above)), taken[above]
+    for _ in range(MIXES):
+        part = (few + many) / 2
+        fits = _groups_needed(rows + part[:, None] * (even - rows), top_k, limit) <= most + SURE * top_k
+        few, many = np.where(fits, few, part), np.where(fits, part, many)
+    taken = taken.copy()
+    taken[above] = rows + many[:, None] * (even - rows)
+    return taken
+
+
+def _groups_needed(taken: np.ndarray, top_k: int, limit: GroupLimit) -> np.ndarray:
+    """Return how many groups a token must use on average [N]: as often as their hottest expert, and for their sum."""
+    grouped = taken.reshape(len(taken), limit.groups, -1)
+    at_once = min(top_k, grouped.shape[-1])
+    return np.maximum(grouped.max(axis=-1), grouped.sum(axis=-1) / at_once).sum(axis=-1)
 
 
 @functools.lru_cache(maxsize=64)

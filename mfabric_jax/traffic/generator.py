@@ -8,7 +8,7 @@ import enum
 import functools
 import importlib.resources
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -118,31 +118,50 @@ def _shares(
     shape: TrafficShape, knobs: Knobs, seed: int, layer: int, iterations: np.ndarray, normals: Normals
 ) -> np.ndarray:
     """Return the shares [T M R E] of one layer; rows sum to 1."""
-    popular = base_popularity(knobs, shape.layers, shape.experts, seed, layer)
-    with np.errstate(over="ignore", invalid="ignore"):
-        amplitude = knobs.phase_floor + (knobs.phase_start - knobs.phase_floor) * 2.0 ** (-iterations / knobs.half_life)
-        weight = popular ** amplitude[:, None]
-        weight = weight * np.exp(_deviation(knobs, shape.experts, seed, layer, iterations, normals))
-        weight = np.broadcast_to(weight[:, None, None], (len(iterations), *shape[1:4]))
-        shared, apart = (knobs.row_noise * part**0.5 for part in (knobs.row_shared, 1 - knobs.row_shared))
-        for spread, purpose, rows in (
-            (knobs.micro_drift, Purpose.MICRO_DRIFT, (shape.micro_batches, 1)),
-            (shared, Purpose.SHARED_NOISE, (1, shape.ranks)),
-            (apart, Purpose.ROW_NOISE, (shape.micro_batches, shape.ranks)),
-        ):
-            if spread:
-                noise = np.stack([normals(seed, purpose, layer, int(i), (*rows, shape.experts)) for i in iterations])
-                weight = weight * np.exp(spread * noise)
-        total = weight.sum()
-    if not np.isfinite(total):
-        raise InputError(
-            f"drift and noise must keep popularities finite, got {knobs.words}, {len(iterations)} iterations."
-        )
-    share = to_shares(weight * _pairs(knobs, shape, seed, layer) if knobs.pair_sparsity else weight)
+    share = to_shares(_weights(shape, knobs, seed, layer, iterations, normals))
     if knobs.hot_share:
         extra = _hot_spot(knobs, shape.ranks, shape.experts, seed, layer, iterations)[:, None, None]
         share = share * (1 - extra.sum(axis=-1, keepdims=True)) + extra
     return cap_rows(share, 1 / knobs.distinct) if knobs.distinct > 1 else share
+
+
+def _weights(
+    shape: TrafficShape, knobs: Knobs, seed: int, layer: int, iterations: np.ndarray, normals: Normals
+) -> np.ndarray:
+    """Return the weights [T M R E] of one layer's experts, without hot spots; every row has a finite, positive sum."""
+    drawn = shape, knobs, seed, layer, iterations, normals
+    popular = base_popularity(knobs, shape.layers, shape.experts, seed, layer)
+    amplitude = knobs.phase_floor + (knobs.phase_start - knobs.phase_floor) * 2.0 ** (-iterations / knobs.half_life)
+    amplitude = amplitude[:, None, None, None]
+    allowed = (_pairs(knobs, shape, seed, layer) if knobs.pair_sparsity else True) & (popular > 0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        weight = popular**amplitude
+        for exponent in _exponents(*drawn):
+            weight = weight * np.exp(exponent)
+        weight = np.where(allowed, np.broadcast_to(weight, (len(iterations), *shape[1:4])), 0)
+        total = weight.sum(axis=-1)
+    extreme = ~((total > 0) & np.isfinite(total))
+    if extreme.any():
+        log = amplitude * np.log(np.where(popular > 0, popular, 1)) + sum(_exponents(*drawn))
+        log = np.where(allowed, np.broadcast_to(log, weight.shape), -np.inf)[extreme]
+        weight[extreme] = np.exp(log - log.max(axis=-1, keepdims=True))
+    return weight
+
+
+def _exponents(
+    shape: TrafficShape, knobs: Knobs, seed: int, layer: int, iterations: np.ndarray, normals: Normals
+) -> Iterator[np.ndarray]:
+    """Yield what drift and noise add to log popularities; each broadcasts to [T M R E]."""
+    yield _deviation(knobs, shape.experts, seed, layer, iterations, normals)[:, None, None]
+    shared, apart = (knobs.row_noise * part**0.5 for part in (knobs.row_shared, 1 - knobs.row_shared))
+    for spread, purpose, rows in (
+        (knobs.micro_drift, Purpose.MICRO_DRIFT, (shape.micro_batches, 1)),
+        (shared, Purpose.SHARED_NOISE, (1, shape.ranks)),
+        (apart, Purpose.ROW_NOISE, (shape.micro_batches, shape.ranks)),
+    ):
+        if spread:
+            noise = [normals(seed, purpose, layer, int(i), (*rows, shape.experts)) for i in iterations]
+            yield spread * np.stack(noise)
 
 
 def _receiving(knobs: Knobs, experts: int, seed: int, layer: int) -> np.ndarray:

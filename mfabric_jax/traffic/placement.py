@@ -6,6 +6,7 @@ lightest pack with room. Letters: I iterations, R ranks, E experts.
 """
 
 import dataclasses
+import heapq
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -77,11 +78,14 @@ def pack_items(weight: Num[np.ndarray, "N"], packs: int) -> Int[np.ndarray, "pac
     if each == 1:
         return np.arange(packs)[:, None]
     items: list[list[int]] = [[] for _ in range(packs)]
-    total = np.zeros(packs)
+    open_packs = [(0.0, pack) for pack in range(packs)]  # a heap: the lightest, then the first
     for item in np.argsort(-np.asarray(weight), kind="stable"):
-        lightest = min((pack for pack in range(packs) if len(items[pack]) < each), key=total.__getitem__)
+        total, lightest = open_packs[0]
         items[lightest].append(int(item))
-        total[lightest] += weight[item]
+        if len(items[lightest]) < each:
+            heapq.heapreplace(open_packs, (total + float(weight[item]), lightest))
+        else:
+            heapq.heappop(open_packs)
     return np.array(items)
 
 

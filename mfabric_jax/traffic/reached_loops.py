@@ -159,7 +159,9 @@ def _largest(array, largest):
         largest[lane] = 0.0
     for e in range(array.shape[0]):
         for lane in range(LANES):
-            largest[lane] = max(largest[lane], abs(array[e, lane]))
+            size = abs(array[e, lane])
+            if not size <= largest[lane]:
+                largest[lane] = size if size < np.inf else np.inf  # NaN counts as infinite
 
 
 @compiled

@@ -7,6 +7,7 @@ import json
 import pathlib
 import zipfile
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -332,6 +333,7 @@ def save_tokens(tokens: Tokens | Recording, path: str | pathlib.Path) -> pathlib
         "experts": tokens.experts,
     }
     count = tokens.tokens().count
+    arrays: dict[str, Any] = {COUNTS: count, META: np.array(json.dumps(meta))}
     with replacing(path) as (part,), part.open("wb") as opened:
-        np.savez_compressed(opened, allow_pickle=False, **{COUNTS: count, META: np.array(json.dumps(meta))})
+        np.savez_compressed(opened, **arrays)
     return path

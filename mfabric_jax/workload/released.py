@@ -15,6 +15,7 @@ KEY = "model_type"
 TEXT = ("text_config", "language_config", "llm_config")  # tables of the model of text in a wrapper
 TIED = "tie_word_embeddings"
 MOST_LOST = 12
+OWN = "write the dimensions of the model in a FILE.toml (mfabric --help models)"
 
 
 def released_facts(values: Mapping[str, Any], named: str) -> Facts:
@@ -56,12 +57,14 @@ def _unknown(config: Config, kind: str) -> str:
         lost = lost_fields(dict(unread_in(config.values, tried.read)), facts)
         if near is None or len(lost) < len(near[1]):
             near = name, lost
-    what = f"{KEY} of {config.named} must be one that is known, got {kind!r:.80}"
     known = f"known are {', '.join(LAYOUTS)}"
     if near is None:
-        return f"{what}: its fields fit none; {known}."
+        return f"{OWN}: {KEY} of {config.named} is unknown, {kind!r:.80}, and its fields fit none; {known}."
     layout, lost = near
     if not lost:
-        return f"{what}: its fields are those of {layout}; {known}."
+        return f"{KEY} of {config.named} must be {layout!r}, whose fields it has, got {kind!r:.80}; {known}."
     more = f" and {len(lost) - MOST_LOST} more" if len(lost) > MOST_LOST else ""
-    return f"{what}: it resembles {layout} most, which would lose {', '.join(lost[:MOST_LOST])}{more}; {known}."
+    return (
+        f"{OWN}, or {KEY} {layout!r}, which would lose {', '.join(lost[:MOST_LOST])}{more}: {KEY} of {config.named} is "
+        f"unknown, {kind!r:.80}; {known}."
+    )

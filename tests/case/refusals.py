@@ -9,6 +9,7 @@ from mfabric_jax.commands.words import read
 FLAGS = {  # of a flag PATH=VALUE
     "network.nic_gpbs=400": "network.nic_gpbs is unknown (did you mean network.nic_gbps?)",
     "nic_gbps=400": "nic_gbps is unknown (did you mean network.nic_gbps?)",
+    "job.gpus=8": "job.gpus is unknown (did you mean job.parallel.gpus?)",
     "network.nic_gbps=0": "network.nic_gbps must be a number above 0, got 0.",
     "network.nic_gbps=fast": "network.nic_gbps must be a number above 0, got 'fast'.",
     "run.seed=auto": "run.seed must have a value, got 'auto'.",
@@ -22,10 +23,11 @@ FLAGS = {  # of a flag PATH=VALUE
 WORDS = {  # of a command line
     "--delay-s 3": "option '--delay-s' is unknown (did you mean --set circuits.delay_s=...?).",
     "--rule next": "option '--rule' is unknown (did you mean --set placement.rule=...?).",
-    "--overlap-passes": "option '--overlap-passes' is unknown; allowed: --changed, ",
+    "--overlap-passes": "option '--overlap-passes' is unknown; --help lists all options.",
     "--wiring rings": "option '--wiring' is unknown (did you mean --set network.topoopt.wiring=...?).",
     "--tile 3": "option '--tile' is unknown (did you mean --set compute.received.tile=...?).",
-    "--modle x": "option '--modle' is unknown (did you mean '--model'?); allowed: --changed, ",
+    "--modle x": "option '--modle' is unknown (did you mean '--model'?); --help lists all options.",
+    "--page x.html": "option '--page' is unknown; --help lists all options.",
     "--set run.seed=1,run.draws=2": "takes one path, got run.seed and run.draws; give --set once for each.",
     "--set run.seed": "option --set takes PATH=VALUE, such as network.nic_gbps=100,400, got 'run.seed'.",
     "--nic-gbps": "option --nic-gbps needs a value after it; --help shows what it takes.",

@@ -30,7 +30,10 @@ PRICES = [
     (lambda: cluster_cost("fat-trees", 1, 400), "fabric 'fat-trees' is unknown (did you mean 'fat-tree'?)"),
     (lambda: cluster_cost("nvl72", 1, 400, gpus=0), "gpus must be a whole number of at least 1, got 0."),
     (lambda: cost_table("fat-tree", 400.0, nics=-1), "nics must be finite and not negative, got -1."),
-    (lambda: cluster_cost("topoopt", 1, 900), "nic_gbps 900 has no price; prices are listed from 100 to 800 Gbps."),
+    (
+        lambda: cluster_cost("topoopt", 1, 900),
+        "nic_gbps 900 has no price; prices are listed from 100 to 800 Gbps: take one of these, or list ",
+    ),
     (lambda: cluster_cost("rail-only", 16, np.array([100.0, 900.0])), "nic_gbps 900 has no price"),
     (lambda: Prices().price_of("fiber", 400), "part 'fiber' is unknown (did you mean 'fibre'?)"),
     (lambda: Prices(nic=(1, 2, 3)), "nic must list one price for each of the 4 bandwidths in gbps, got [1, 2, 3]."),

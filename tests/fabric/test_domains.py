@@ -137,3 +137,24 @@ def test_a_page_says_who_is_idle():
     assert said == (
         "scale-up: mixtral-8x7b uses 1,024 of 1,152 GPUs in 16 domains of 72; the others are idle but paid for."
     )
+
+
+def test_the_rack_of_72_gpus_has_its_nvlinks(tmp_path):
+    """Price and power of a GB200's rack include them, but not those of other GPUs, or of other domains."""
+    job = degrees(tp=4, pp=1, dp=8, ep=8)
+
+    def network(gpu, fabric="nvl72", **more):
+        one = resolve(small({"network.fabric": fabric, "gpu.name": gpu} | job | more))
+        bill = bill_of(one, one.job, 100.0)
+        return bill.network_usd, bill.network_watts
+
+    usd, watts = network("GB200-NVL72")
+    file = tmp_path / "prices.toml"
+    file.write_text("scale_up_per_gpu = 0\n[watts]\nscale_up_per_gpu = 0\n")
+    assert (usd, watts) == network("H100-SXM", **{"network.prices": str(file)})
+    assert usd > 0
+    assert watts > 0
+    file.write_text("scale_up_per_gpu = 10\n[watts]\nscale_up_per_gpu = 1\n")
+    own_usd, own_watts = network("GB200-NVL72", **{"network.prices": str(file)})
+    assert (own_usd - usd, own_watts - watts) == (pytest.approx(10 * 4 * 72), pytest.approx(4 * 72))
+    assert network("H100-SXM") == network("GB200-NVL72", "cloudmatrix384") == (None, None)

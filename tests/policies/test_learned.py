@@ -266,3 +266,15 @@ def test_what_ships_is_better_than_greedy_under_relay_routing():
     network, rule, paper = times(demands).T
     assert np.mean(network / paper) < 0.99
     assert np.mean(rule / paper) < 0.99
+
+
+def test_nested_maps_of_the_network_are_its_loop():
+    """XLA of JAX 0.10.2 kills the process here without the barrier in `PairLayer`."""
+    demands, sigmas = jnp.asarray([draw(seed) for seed in range(4)], jnp.float32), jnp.asarray([0.0, 0.3, 1.0])
+
+    def choose(demand, sigma):
+        return NETWORK.choose_circuits(demand, region(), None, sigma=sigma)
+
+    many = jax.jit(jax.vmap(jax.vmap(choose, (0, None)), (None, 0)))(demands, sigmas)
+    for sigma, some in zip(sigmas, many, strict=True):
+        np.testing.assert_array_equal(some, jnp.stack([choose(demand, sigma) for demand in demands]))

@@ -2,6 +2,7 @@
 
 import functools
 import re
+import sys
 
 import equinox as eqx
 import jax
@@ -97,6 +98,10 @@ def half(demand, region, *, previous=None, key=None):
     return eqx.tree_at(lambda plan: plan.circuits, Plan(Circuits(count)), count)  # as without checked annotations
 
 
+def swapped(region, demand, *, previous=None, key=None):
+    return greedy(demand, region)
+
+
 def wide(demand, region, *, previous=None, key=None):
     return Plan(Circuits(jnp.zeros((region.servers + 1, region.servers + 1), int)))
 
@@ -182,7 +187,8 @@ def test_mistakes_are_sentences_before_any_compute():
         (bare, "policy bare must return Plan(Circuits(count)), got "),
         (half, "policy half must return Plan(Circuits(count)), got Plan("),
         (branching, "policy branching must be a function that JAX can trace (jax.numpy, no `if` or `range` on demand"),
-        (without_key, "called as policy(demand, region, previous=..., key=...), raised TypeError: without_key() got"),
+        (without_key, "policy without_key must be written as policy(demand, region, *, previous=None, key=None), "),
+        (swapped, "policy swapped: region must be a Region, got "),
         (leaving, "called as policy(demand, region, previous=..., key=...), raised SystemExit: 0."),
         (failing, "called as policy(demand, region, previous=..., key=...), raised BaseException."),
         (wide, "policy wide must give circuits [S S] = [2 2], got [3, 3]."),
@@ -212,6 +218,23 @@ def test_what_the_trial_does_not_show_the_run_does():
         assert said.startswith("policy sly gave circuits that break a rule: they must be at most")
         (row,) = simulate(on_mfabric(no_circuits)).rows()
     assert (row["policy"], row["reconfig_s"]) == ("no_circuits", 0)
+
+
+def test_a_file_may_import_the_files_beside_it_and_others_of_that_name_stay_apart(tmp_path):
+    text = "from helper_beside import rule\nfrom mfabric_jax.policies import get\n\n"
+    text += "def f(demand, region, *, previous=None, key=None):\n    return get(rule)(demand, region)\n"
+    names, paths = [], list(sys.path)
+    for rule in ("uniform", "greedy"):
+        (tmp_path / rule).mkdir()
+        (tmp_path / rule / "helper_beside.py").write_text(f"rule = {rule!r}\n")
+        (tmp_path / rule / "own.py").write_text(text)
+        names.append(f"{tmp_path}/{rule}/own.py:f")
+    demand, region = jnp.zeros((4, 4)).at[0, 1].set(1.0), Region(4, 400.0, 6)
+    for name, rule in zip(names, ("uniform", "greedy"), strict=True):
+        got = get(name)(demand, region).circuits.count
+        np.testing.assert_array_equal(got, get(rule)(demand, region).circuits.count)
+    assert sys.path == paths
+    assert "helper_beside" not in sys.modules
 
 
 def test_a_file_without_the_function_or_that_does_not_run(mine, tmp_path):

@@ -1,13 +1,15 @@
 """What all pictures have in common: words apart, the same bytes each time, nothing left where they are refused."""
 
 import os
+import re
+from pathlib import Path
 
 import matplotlib
 import numpy as np
 
 from mfabric_jax import report
 from mfabric_jax.fabric import get
-from mfabric_jax.report import figures
+from mfabric_jax.report import figures, style
 from mfabric_jax.report.compared import COMPARISONS
 from mfabric_jax.report.drawing import drawn, paper
 from mfabric_jax.report.figures.clusters import build_fabric
@@ -75,3 +77,25 @@ def test_every_fabric_is_readable_at_every_size():
             assert_readable(build_fabric(made(name, 4, radix=8)))
     for odd in ODD.values():
         assert_readable(build_fabric(odd()))
+
+
+def test_figures_and_pages_share_their_colours():
+    css = (Path(report.__file__).parent / "html" / "page.css").read_text()
+    light = dict(re.findall(r"--(\w+): light-dark\((#\w+),", css))
+    own = {"ink": style.INK, "soft": style.SOFT, "edge": style.FAINT, "rule": style.RULE, "paper": style.PAPER}
+    own |= {"best": style.BEST, "equal": style.EQUAL, "behind": style.BEHIND}
+    assert own == {name: light[name] for name in own}
+
+
+def test_a_heading_and_its_note_lie_above_the_panels():
+    with paper.look():
+        figure, (axes,) = paper.panels(1)
+        before = figure.get_figheight()
+        axes.set_title("panel", loc="left")
+        paper.set_heading(figure, "Heading", "A note. " * 40)
+        figure.draw_without_rendering()
+    heading, note = (text.get_window_extent() for text in figure.texts)
+    assert heading.y0 >= note.y1
+    assert note.y0 >= axes._left_title.get_window_extent().y1
+    assert note.x1 <= figure.bbox.x1
+    assert figure.get_figheight() > before

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mfabric_jax.report import QueryOptions, query, write_rows
 from mfabric_jax.report.grid import unbeaten
-from mfabric_jax.report.query import pairing
+from mfabric_jax.report.query import equal_over_seeds, pairing
 from mfabric_jax.support.parts import SweepFolder
 
 FABRICS = ("mfabric", "fat-tree", "topoopt")
@@ -85,6 +85,20 @@ def seeded(policies=("greedy", "uniform", "own"), seeds=(0, 1, 2)):
         | {"iteration_s": (1 + seed) * (1 + at // len(seeds)) + 0.1 * seed * (policy == "own"), "run.seed": seed}
         for at, (policy, seed) in enumerate(itertools.product(policies, seeds))
     ]
+
+
+def test_a_spread_of_nothing_says_that_traffic_does_not_vary(tmp_path):
+    asked = QueryOptions(by=["policy"], measures=["iteration_s:mean", "iteration_s:ci95"])
+    write_rows(seeded(), tmp_path / "varies.parquet", {})
+    alike = [row | {"iteration_s": 1.5, "empty": None if row["policy"] == "own" else 1.0} for row in seeded()]
+    write_rows(alike, tmp_path / "alike.parquet", {})
+    write_rows(alike[::3], tmp_path / "one_seed.parquet", {})
+    assert equal_over_seeds([tmp_path / "varies.parquet"], asked) is None
+    assert equal_over_seeds([tmp_path / "one_seed.parquet"], asked) is None
+    assert equal_over_seeds([tmp_path / "alike.parquet"], asked._replace(measures=["iteration_s:mean"])) is None
+    words = "iteration_s is equal over run.seed: this traffic does not vary with the seed."
+    assert equal_over_seeds([tmp_path / "alike.parquet"], asked) == words
+    assert equal_over_seeds([tmp_path / "alike.parquet"], asked._replace(measures=["empty:std"])) is None
 
 
 def test_ratios_are_over_the_row_of_the_same_seed(tmp_path):
@@ -200,3 +214,21 @@ def test_a_front_has_throughput_large_unless_it_is_told_otherwise(tmp_path):
     assert kept("tokens_per_s_per_gpu", "usd_per_million_tokens") == [10, 20]
     assert kept("tokens_per_s_per_gpu") == kept("tokens_per_s_per_gpu:max") == [20]
     assert kept("tokens_per_s_per_gpu:min") == [10]
+
+
+def test_stated_settings_tell_files_apart_if_they_can(tmp_path):
+    """A column of the settings takes the place of file names, so that designs of two files are not one."""
+    rows = [{"fabric": "fat-tree", "iteration_s": 1.0}]
+    config = {"stated": {"model.name": "m"}, "resolved": {"model.name": "m", "gpu.name": "H100-SXM", "gpu.watts": 700}}
+    other = {
+        "stated": {"gpu.name": "B200-HGX"},
+        "resolved": {"gpu.name": "B200-HGX", "gpu.watts": 1000, "model.name": "m"},
+    }
+    both = [str(write_rows(rows, tmp_path / f"{name}.csv", own)) for name, own in (("a", config), ("b", other))]
+    assert query(both, QueryOptions())[0] == [
+        row | {"gpu.name": gpu} for row in rows for gpu in ("H100-SXM", "B200-HGX")
+    ]
+    third = str(
+        write_rows(rows, tmp_path / "c.csv", other | {"stated": {}, "resolved": other["resolved"] | {"gpu.watts": 1}})
+    )
+    assert [row["file"] for row in query([*both, third], QueryOptions())[0]] == [*both, third]

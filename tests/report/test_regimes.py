@@ -1,5 +1,6 @@
 """The table and the picture of gaps by regime."""
 
+import numpy as np
 import pytest
 
 from mfabric_jax.report.figures.regimes import build_gaps, draw_gaps
@@ -15,7 +16,9 @@ REGIME = {
     "skew": 1.0,
     "sigma": "previous",
     "routing": "split",
+    "nic_gbps": 400.0,
 }
+SENT = 1e9  # bytes
 POLICIES = ("uniform", "greedy always", "greedy pays", "renewal", "learned", "mine.py:keep_hot", "next 4 known")
 
 
@@ -33,7 +36,7 @@ def rows_of(**changes):
 def test_policies_of_an_all_to_all_are_one_line_and_others_have_their_own():
     ((name, by),) = rows_by_regime(rows_of()).items()
     assert name == "8 servers, 4 + 1, pairs 2"
-    assert list(by) == [BEST, "renewal", "learned", "next 4 known", "mine.py:keep_hot"]
+    assert list(by) == ["greedy always", BEST, "renewal", "learned", "next 4 known", "mine.py:keep_hot"]
     assert by[BEST][0.0]["gap"] == min(
         row["gap"] for row in rows_of()[:8] if row["policy"] in ("uniform", "greedy always", "greedy pays")
     )
@@ -54,34 +57,48 @@ def test_what_is_unusual_is_named(changes, words):
 
 
 def test_the_table_has_a_column_for_each_delay():
-    text = gaps_table(rows_of())
+    text = gaps_table(rows_of(), SENT)
     assert "100 us" in text
     assert "10 ms" in text
     assert "mine.py:keep_hot" in text
 
 
+def test_the_table_says_what_an_all_to_all_takes_so_that_delays_can_be_judged():
+    """1 GB on 5 NICs of 50 GB/s takes 4 ms, on 8 NICs 2.5 ms."""
+    text = gaps_table(rows_of() + rows_of(optical=6, electrical=2), SENT)
+    words = "A server sends 1 GB in a mean all-to-all, which takes at least 4 ms on 5 NICs or 2.5 ms on 8 NICs."
+    assert words in " ".join(text.split())
+
+
+def test_a_published_policy_that_is_far_off_leaves_the_picture_to_others():
+    ends = dict.fromkeys(("gap", "gap_low", "gap_high"), 1e5)
+    far = [row | (ends if row["policy"] == "greedy always" else {}) for row in rows_of()]
+    (axes,) = build_gaps(far).axes
+    assert 70 < axes.get_ylim()[1] < 1000
+
+
 def test_cells_have_half_of_the_interval_and_no_negative_zero():
-    (line,) = [line for line in gaps_table(rows_of()).splitlines() if line.startswith("mine.py:keep_hot")]
+    (line,) = [line for line in gaps_table(rows_of(), SENT).splitlines() if line.startswith("mine.py:keep_hot")]
     assert line.split()[1:] == ["20.0+-8.0", "20.0+-8.0", "20.0+-8.0"]  # from 20 - 3 x 2 to 20 + 5 x 2
-    (line,) = [line for line in gaps_table(rows_of()).splitlines() if line.startswith("renewal")]
+    (line,) = [line for line in gaps_table(rows_of(), SENT).splitlines() if line.startswith("renewal")]
     assert line.split()[1:] == ["40.0+-16"] * 3
     assert gap_words(-0.02) == "0.0"
     assert gap_words(-0.06) == "-0.1"
     sure = [row | {"gap_low": row["gap"] - 0.04, "gap_high": row["gap"] + 0.04} for row in rows_of()]
-    assert "+-" not in gaps_table(sure).rpartition("\n\n")[0]
+    assert "+-" not in gaps_table(sure, SENT).rpartition("\n\n")[0]
 
 
 def test_a_regime_fits_a_screen_and_says_which_network_learned_is():
-    text = gaps_table(rows_of() + rows_of(routing="unsplit"))
+    text = gaps_table(rows_of() + rows_of(routing="unsplit"), SENT)
     assert max(map(len, text.splitlines())) <= 80
     assert "learned: network `ahead` with rule `renewal`; the policy `learned` is another." in text
-    assert "`ahead`" not in gaps_table([row for row in rows_of() if row["policy"] != "learned"])
+    assert "`ahead`" not in gaps_table([row for row in rows_of() if row["policy"] != "learned"], SENT)
 
 
 def test_the_picture_of_many_regimes_has_a_panel_for_each_policy():
     every = [row for memory in (0.1, 0.2, 0.3, 0.4) for row in rows_of(memory=memory)]
     titles = [axes.get_title(loc="left") for axes in build_gaps(every).axes]
-    assert len([title for title in titles if title]) == 5
+    assert len([title for title in titles if title]) == 6
 
 
 def test_the_picture_of_few_regimes_has_a_panel_for_each_with_a_line_for_each_policy(tmp_path):
@@ -89,11 +106,13 @@ def test_the_picture_of_few_regimes_has_a_panel_for_each_with_a_line_for_each_po
     figure = build_gaps(rows_of() + rows_of(**recorded))
     assert [axes.get_title(loc="left") for axes in figure.axes] == list(rows_by_regime(rows_of() + rows_of(**recorded)))
     drawn = {bars.get_label(): bars for bars in figure.axes[0].containers}
-    assert list(drawn) == [BEST, "renewal", "learned", "next 4 known", "mine.py:keep_hot"]
+    assert list(drawn) == ["greedy always", BEST, "renewal", "learned", "next 4 known", "mine.py:keep_hot"]
     line, _, (intervals,) = drawn["mine.py:keep_hot"]
     assert line.get_ydata() == pytest.approx([20, 20 + 1e-4, 20 + 1e-2])
     assert [end[1] for end in intervals.get_segments()[0]] == pytest.approx([14, 30])
     assert line.get_linewidth() > drawn["renewal"][0].get_linewidth()
+    aside = np.concatenate([bars[0].get_xdata() - range(3) for bars in drawn.values()])
+    assert 0 < np.abs(aside).max() <= 0.1
     (key,) = figure.legends
     assert [words.get_text() for words in key.get_texts()] == list(drawn)
     assert draw_gaps(rows_of(), tmp_path / "gaps.png").stat().st_size > 1000

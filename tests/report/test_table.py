@@ -7,6 +7,7 @@ import pytest
 from mfabric_jax.report import TableColumn, comparison, plain
 from mfabric_jax.report.grid import arrange
 from mfabric_jax.report.numerals import bytes_unit
+from mfabric_jax.report.ranking import are_equal, rankings
 from tests.mistakes import check_refused
 from tests.report import synthetic
 
@@ -87,6 +88,33 @@ def test_sizes_have_the_best_unit():
 def test_decimal_points_stand_below_each_other_where_that_costs_little():
     assert plain([{"s": 0.964012}, {"s": 1.165123}, {"s": 12.34012}]).splitlines()[2:] == [" 0.964", " 1.17", "12.3"]
     assert plain([{"s": 0.00012345678}, {"s": 1234.5678}]).splitlines()[2:] == ["0.000123", "    1235"]
+
+
+def test_three_models_have_a_table_of_conclusions():
+    text = comparison(synthetic.rows(models=("qwen-moe", "llama-moe", "mixtral-8x7b")))
+    heading, table, *_ = text.split("\n\n")
+    assert heading.startswith("Best by ")
+    ranked = rankings(synthetic.rows(models=("qwen-moe", "llama-moe", "mixtral-8x7b")), {})
+    for line, (model, ranking) in zip(table.splitlines()[2:], ranked.items(), strict=True):
+        equal = [
+            design.kind
+            for design, same in zip(ranking.shown, are_equal(ranking.shown, ranking.column), strict=True)
+            if same
+        ]
+        assert line.split()[0] == model
+        assert " = ".join(dict.fromkeys(equal or [ranking.shown[0].kind])) in line
+    assert not comparison(synthetic.rows(models=("qwen-moe", "llama-moe"))).startswith("Best by")
+
+
+def test_numbers_that_tell_rows_apart_are_repeated_below():
+    rows = [{"fabric": "fat-tree", "load": load, "seconds": 1.0, "dollars": 2.0} for load in (10, 30)]
+    columns = ["fabric", TableColumn("load", apart=True), "seconds", "dollars"]
+    _, below = plain(rows, columns, width=25).split("\n\n")
+    assert below.splitlines()[0].split() == ["fabric", "load", "dollars"]
+    _, below = plain(rows, [column if isinstance(column, str) else column.key for column in columns], width=25).split(
+        "\n\n"
+    )
+    assert below.splitlines()[0].split() == ["fabric", "dollars"]
 
 
 def test_settings_are_named_only_where_they_tell_series_apart():

@@ -95,6 +95,21 @@ def test_rows_that_no_choice_gives():
     np.testing.assert_allclose(copies, [[0, 3], [3, 0], [0, 0], [0, 0]], atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("row", "reached"),
+    [
+        # 4/9 even: the first server's expert gets 2/3, all selections of the second server 2/3 of a token's two
+        ([1, 0.6, 0, 0, 0.2, 0.1, 0.1, 0], [2 / 3, 1 / 3]),
+        ([1, 0, 0, 0, 1, 0, 0, 0], [1 / 2, 1 / 2]),  # 2/3 even
+    ],
+)
+def test_rows_that_no_choice_within_a_limit_gives(row, reached):
+    row, limit = np.array([row], float), GroupLimit(2, 1)
+    found, off = reach_probabilities(row, 2, 2, limit, np.ones_like(row))
+    assert 0.3 < off[0] <= 1
+    np.testing.assert_allclose(found[0], reached, atol=1e-3)
+
+
 def test_node_limit():
     job = job_of(node_limit=1)
     # Both experts on one server: a token reaches one of two, each as often.

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from mfabric_jax.traffic import Knobs, authors_tokens, from_knobs, generated_tokens, measured_tokens, workload_knobs
+from mfabric_jax.traffic.dispatch import send_selections
 from mfabric_jax.traffic.generator import MATRIX, Purpose, TrafficShape, draw, measured_shares, shares_of_others, stream
-from mfabric_jax.traffic.knobs import WORKLOADS
-from mfabric_jax.workload import get
+from mfabric_jax.traffic.knobs import POPULARITIES, WORKLOADS
+from mfabric_jax.workload import Workload, get
 from tests.mistakes import refused
 
 from .jobs import job
@@ -59,6 +60,55 @@ def test_sparsity_is_the_part_that_gets_nothing():
     assert ((pairs > 0).sum(axis=-1) == 3).all()
     np.testing.assert_array_equal(pairs[0] == 0, pairs[1] == 0)
     assert len({row.tobytes() for row in pairs[0, 0, 0] > 0}) > 1
+
+
+SPREADS = {
+    "skew": 20.0,
+    "layer_spread": 20.0,
+    "phase_start": 1e30,
+    "phase_floor": 1e30,
+    "half_life": 1e30,
+} | dict.fromkeys(("row_noise", "micro_drift", "drift", "jitter"), 10.0)
+PARTS = ("row_shared", "persistence", "hot_share")
+WHOLE = {"distinct": (1, 4), "hot_experts": (0, 2), "rotation": (0, 2**31 - 1), "burst_every": (0, 3)}
+
+
+def extreme_knobs(rng):
+    """Knobs at the ends of what their checks allow, or inside."""
+    values = {
+        name: rng.choice([1e-12 if name == "half_life" else 0, most, rng.random()]) for name, most in SPREADS.items()
+    }
+    values |= {name: rng.choice([0, 1, 1 - 2**-53, rng.random()]) for name in PARTS}
+    values |= {name: int(rng.choice(ends)) for name, ends in WHOLE.items()}
+    values |= {name: rng.choice([0, rng.random() / 2]) for name in ("sparsity", "pair_sparsity")}
+    values["hot_share"] *= values["hot_experts"] > 0
+    return Knobs(popularity=str(rng.choice(POPULARITIES)), sampled=bool(rng.integers(2)), **values)
+
+
+def grouped_job():
+    """A job on four servers of two GPUs whose tokens take 4 of 32 experts, from two of four groups."""
+    model = dataclasses.replace(job(8, 32, top_k=4).architecture, expert_groups=4, top_groups=2)
+    sizes = {"gpus": 8, "gpus_per_server": 2, "sequence": 16, "micro_batch": 1}
+    return Workload.of("grouped", model, 1, 1, 1, 8, dispatch="per-server", node_limit="model", **sizes)
+
+
+@pytest.mark.filterwarnings("error")
+def test_accepted_knobs_give_whole_rows_and_finite_copies():
+    rng, workload = np.random.default_rng(0), grouped_job()
+    for _ in range(150):
+        knobs = extreme_knobs(rng)
+        count = from_knobs(workload, knobs, iterations=2, micro_batches=2, seed=int(rng.integers(9))).count
+        for dtype in (np.float32, np.float64):
+            share = (count / workload.selections).astype(dtype)
+            assert (share >= 0).all(), knobs
+            np.testing.assert_allclose(share.sum(axis=-1), 1, rtol=16 * np.finfo(dtype).eps, err_msg=str(knobs))
+        copies = send_selections(workload, count)[..., -4:]
+        assert ((copies >= 0) & (copies <= 1.001 * workload.tokens)).all(), knobs
+
+
+def test_an_expert_without_traffic_has_none_when_all_others_are_equal():
+    count = made(Knobs(skew=1.0, sparsity=0.25, phase_start=0.0, phase_floor=0.0))
+    assert ((count == 0).mean(axis=-1) == 0.25).all()
 
 
 def test_rows_share_their_noise_between_micro_batches():

@@ -81,14 +81,15 @@ REFUSED = [
     (
         released("Qwen3-30B-A3B", model_type="phi"),
         "model_type of",
-        "must be one that is known, got 'phi': its fields are those of qwen2_moe",
+        "must be 'qwen2_moe', whose fields it has, got 'phi'; ",
         "known are llama, mistral",
     ),
     # a model that is renamed to one that looks alike
     (
         released("DeepSeek-V3", index_topk=1024, index_n_heads=32, hc_mult=4, o_groups=8, model_type="deepseek_v4"),
-        "must be one that is known, got 'deepseek_v4': it resembles deepseek_v2 most, which would lose index_topk, ",
-        "index_n_heads, hc_mult, o_groups; known are llama",
+        "write the dimensions of the model in a FILE.toml (mfabric --help models), or model_type 'deepseek_v2', which ",
+        "would lose index_topk, index_n_heads, hc_mult, o_groups: model_type of",
+        "is unknown, 'deepseek_v4'; known are llama",
     ),
     (
         released("DeepSeek-V3", index_topk=1024, index_n_heads=32, index_head_dim=64),

@@ -33,12 +33,13 @@ from mfabric_jax.evaluate.links import at_unit_bandwidth, in_phases, steady, wit
 from mfabric_jax.evaluate.on_circuits import OnCircuits
 from mfabric_jax.evaluate.problem import Problem, check_dtype, link_group
 from mfabric_jax.evaluate.resolving.limits import check_modelled
-from mfabric_jax.evaluate.resolving.resolve import resolve
+from mfabric_jax.evaluate.resolving.resolve import Resolved, resolve, resolve_without_jax, without_search
 from mfabric_jax.evaluate.solving import problem_at, solve
 from mfabric_jax.fabric import Circuits, Region, degrade
 from mfabric_jax.fabric.failures import KINDS, ONE_PLANE, Degraded, absent_kinds
 from mfabric_jax.fabric.registry import no_price
 from mfabric_jax.policies import Policy
+from mfabric_jax.policies.reads import Remembering
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.fixed import fixed_times_now
 from mfabric_jax.routing.graphs import paths_on_links
@@ -122,21 +123,39 @@ class Failures:
 def failures_of(case: Case) -> Failures:
     """Return the checked failures of a case. Raise `InputError` for a failure that cannot happen or is not modelled."""
     options, resolved = case.failures, resolve(case)
+    rates = _check_settings(resolved)
+    job = resolved.job
+    stage = 0 if options.stage in (None, BUSIEST) else options.stage
+    _check_below("stage", stage, job.pp, f"pipeline stages of {job.model}")
+    _check_below("server", options.server, job.servers_per_region, f"servers of a region of {job.model}")
+    return Failures(case, rates)
+
+
+def check_before_search(case: Case) -> None:
+    """Raise `InputError` for what failures refuse with every set-up, without the search for one."""
+    _check_settings(resolve_without_jax(without_search(case)))
+
+
+def _check_settings(resolved: Resolved) -> dict[str, Rate]:
+    """Return the rates of a case. Raise `InputError` for settings that are refused with every set-up."""
+    options, case = resolved.case.failures, resolved.original
     check_modelled("failures", resolved.case)
+    if resolved.fabric.reconfigures and isinstance(resolved.circuits_policy(), Remembering):
+        raise InputError(
+            f"circuits.policy must have neither the keyword history nor state for failures, got {resolved.policy_name}."
+        )
     if options.kinds is not None:
         names("failures.kinds", options.kinds, KINDS)
     nvswitches = case.gpu.nvswitches
     if nvswitches is not None and nvswitches < 2 and "nvswitch" in (options.kinds or KINDS):
         raise InputError("gpu.nvswitches must be at least 2 for failure 'nvswitch' (the others take over), got 1.")
-    job = resolved.job
-    for path, value, most, what in (
-        ("iteration", options.iteration, case.run.iterations, "iterations of the run"),
-        ("stage", 0 if options.stage in (None, BUSIEST) else options.stage, job.pp, f"pipeline stages of {job.model}"),
-        ("server", options.server, job.servers_per_region, f"servers of a region of {job.model}"),
-    ):
-        if value >= most:
-            raise InputError(f"failures.{path} must be below the {most} {what}, got {value}.")
-    return Failures(case, {} if options.rates is None else read_rates(options.rates))
+    _check_below("iteration", options.iteration, case.run.iterations, "iterations of the run")
+    return {} if options.rates is None else read_rates(options.rates)
+
+
+def _check_below(name: str, value: int, most: int, what: str) -> None:
+    if value >= most:
+        raise InputError(f"failures.{name} must be below the {most} {what}, got {value}.")
 
 
 def failures_of_cases(case_set: Case | Cases) -> list[Failures]:

@@ -207,7 +207,7 @@ class Scoreboard(OnRegions):
     """
 
     policies: tuple[str, ...] = BENCHED
-    """Names, or files that mfabric train wrote."""
+    """Names, FILE.py:FUNCTION, or files that mfabric train wrote."""
     workloads: tuple[str, ...] | None = None
     """zipf, hot, sparse, block, dense, lognormal, skewed (default: these), recorded (also a default with --trace)."""
     servers: tuple[int, ...] = (8, 16)
@@ -378,7 +378,8 @@ class Evaluation(OnRegions):
     """
 
     policies: tuple[str, ...] = EVALUATED
-    """Names, or files that mfabric train wrote. static takes greedy-next's circuits for the mean of other demand."""
+    """Names, FILE.py:FUNCTION, or files that mfabric train wrote. static takes greedy-next's circuits for the
+    mean of other demand."""
     routings: tuple[str, ...] = (*ROUTED, PLANNED)
     """Routings. relay plans shares for the true demand; relay-planned takes the policy's shares, or plans them for
     the forecast."""

@@ -66,11 +66,15 @@ def _words(path: str, value: Any) -> str:
 
 
 def usd_by_part(case: Case, row: Row) -> dict[str, float]:
-    """Return the dollars of a million tokens of a row by part of the bill; together they are its column."""
+    """Return the dollars of a million tokens of a row by part of the bill; together they are its column.
+
+    Parts are those of `bill_by_part`, GPUs by their name, and electricity.
+    """
     settings = resolve(case)
     job, running = settings.job, settings.parts.running
     tokens = job.iteration_tokens / MILLION
     parts = bill_by_part(settings, job, float(row["nic_gbps"]))
+    parts[settings.server.name] = parts.pop("gpus", 0.0)
     usd = {part: each * row["iteration_s"] / running.seconds / tokens for part, each in parts.items()}
     return usd | {ELECTRICITY: row["joules_per_million_tokens"] / (1000 * SECONDS_AN_HOUR) * running.usd_per_kwh}
 

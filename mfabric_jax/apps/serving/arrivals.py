@@ -202,8 +202,7 @@ def _rows(lines: Iterator[str], named: str, unread: dict[str, None]) -> tuple[Fo
             known = (*form.columns, *IGNORED_COLUMNS)
             unread.update(dict.fromkeys(name for name in header if name.lower() not in known))
             return form, _table(lines, named, columns, form.columns, moment)
-    begins = f"{named} begins with neither the columns of Azure or BurstGPT nor an object of Mooncake"
-    raise InputError(f"{begins}, got {first.strip()!r:.60}; {GIVE}.")
+    raise InputError(f"{GIVE}; {named} begins with {first.strip()!r:.60}.")
 
 
 def _table(

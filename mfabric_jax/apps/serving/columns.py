@@ -76,6 +76,7 @@ SERVED = Columns(
     COST["usd_per_million_tokens"],
     Column("kj_per_million_tokens", "kJ", "Energy per million answer tokens, both pools."),
     Column("bound_by", TEXT, "Part of a step that limits it; `memory` if the row does not fit."),
+    Column("in_time", TRUTH, "Whether the row fits the memory and meets its limits, and pools keep up with its load."),
 )
 SPLIT = Columns(
     Column("attention_gpus", "GPUs", "Attention GPUs."),
@@ -106,7 +107,12 @@ LOADED = Columns(
     Column("load_tokens_per_s", "tokens/s", "Answer tokens per second that requests ask for."),
     Column("decode_load", "", "Answer tokens that requests ask for, over what the decoding pool can generate."),
     Column("prefill_load", "", "Prompt tokens of requests, over what the prefill pool can process."),
-    Column("load_usd_per_million_tokens", "USD", "Cost per million served answer tokens, both pools."),
+    Column(
+        "load_usd_per_million_tokens",
+        "USD",
+        "Cost per million served answer tokens, both pools: those that arrive if the pools keep up, else those of "
+        "requests that finish.",
+    ),
     Column("prefill_queue", "", "Requests that wait for prefill, on average.", detail=True),
     Column("decode_queue", "", "Requests that wait for a slot on decoding GPUs, on average.", detail=True),
     Column("decode_limit", TEXT, "What limits the slots: `batch` or `memory`.", detail=True),
@@ -118,6 +124,12 @@ LOADED = Columns(
     Column("load_decode_gpus", "GPUs", "Decoding GPUs."),
     Column("load_requests", "", "Requests that are served, including the warm-up.", detail=True),
     Column("load_turns", "", "Of these, further turns of a conversation; empty if all arrive as logged.", detail=True),
+    Column(
+        "unsimulated",
+        TEXT,
+        "Why a search did not simulate the load: `costs more` than another size; else empty.",
+        detail=True,
+    ),
     Column("refused", "", "Requests too large for the memory of any GPU, including the warm-up."),
     Column("left_out", "", "Requests of the trace that are left out: they have no prompt or no answer.", detail=True),
     Column("load_kv_p50_s", "s", "Time to transfer a request's keys and values, p50.", detail=True),

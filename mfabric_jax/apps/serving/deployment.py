@@ -291,10 +291,16 @@ class Deployment:
         return nic_gbps if stated is None else stated
 
     def transfer_s(self, nic_gbps: Any) -> Any:
-        """Return the seconds to send the keys and values of a prompt over one NIC at each end, at the slower rate."""
+        """Return the seconds to send a prompt's keys and values over a GPU's NIC at each end, at the slower rate."""
         kept = cache_bytes(self.decode.model, self.prompt) + state_bytes(self.decode.model)
-        slower = array_module(nic_gbps).minimum(nic_gbps, self.prefill_gbps(nic_gbps))
-        return kept / (TRANSFER * units.gbps(slower))
+        sender, receiver = self.transfer_Bps(nic_gbps)
+        return kept / array_module(nic_gbps).minimum(sender, receiver)
+
+    def transfer_Bps(self, nic_gbps: Any) -> tuple[Any, Any]:
+        """Return the rates [bytes/s] at which a GPU that prefills sends caches and one that decodes receives them."""
+        speeds = self.prefill_gbps(nic_gbps) * self.prefill.group.leaving, nic_gbps * self.decode.group.leaving
+        sender, receiver = (TRANSFER * units.gbps(gbps) for gbps in speeds)
+        return sender, receiver
 
     def first_token_s(self, nic_gbps: Any, decoding: Decoding) -> Any:
         """Return the seconds from the start of a prompt's first pass to its first token: passes, transfer and one step,

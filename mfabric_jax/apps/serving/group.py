@@ -8,12 +8,14 @@ layers, and stay: reconfiguration takes longer than a decoding step.
 import dataclasses
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from jaxtyping import Float
 
 from mfabric_jax import fabric, policies
 from mfabric_jax.apps.serving.expert_load import Copies, ExpertLoad, copies_of
 from mfabric_jax.case import Case
+from mfabric_jax.case.serving import ServingSettings
 from mfabric_jax.checks import Misfit
 from mfabric_jax.evaluate.asking import region_functions
 from mfabric_jax.evaluate.links import unit_on_host
@@ -83,6 +85,15 @@ class ServingGroup(NamedTuple):
         """Number of scale-up domains (or servers) of the group."""
         return self.shape.servers
 
+    @property
+    def leaving(self) -> float:
+        """Part of a NIC with which a GPU's caches leave the group: NICs on packet switches over GPUs; at most 1.
+
+        It is 1 too if no NIC is on a switch: what the links of a mesh or torus lack is not modelled.
+        """
+        nics = sum(group.nics for group in self.on.parts(self.site) if group.attachment.switch_ports)
+        return min(1.0, float(nics) / self.shape.gpus_per_server) if nics else 1.0
+
     def inside_Bps(self, nic_gbps: Any) -> Any:
         """Return a GPU's bandwidth [bytes/s] inside its server or domain: the domain's, at most the GPU's own."""
         own = self.gpu.nvlink
@@ -90,6 +101,7 @@ class ServingGroup(NamedTuple):
         return array_module(of_domain).minimum(of_domain, own)
 
 
+NO_SERVING = ServingSettings()
 LEAST_TIERS = 2  # caches travel from prefill groups to decoding groups, so several groups share a network
 
 
@@ -121,7 +133,8 @@ def group_of(case: Case, gpus: int, named: str = "serving.ep") -> ServingGroup:
     if gpus % used:
         raise Misfit(f"{named} must fill domains of {used} GPUs on {on.name}, got {gpus}.")
     shape = GroupShape(gpus, used)
-    return ServingGroup(on, hardware_of(case, shape.servers, LEAST_TIERS, STAYING), shape)
+    unread = msgspec.structs.replace(case, serving=NO_SERVING)  # all sizes of a search then share their hardware
+    return ServingGroup(on, hardware_of(unread, shape.servers, LEAST_TIERS, STAYING), shape)
 
 
 def _larger_domain(gpu: Gpu, gpus: int) -> str:
@@ -198,9 +211,9 @@ def _between(group: ServingGroup, copies: Copies) -> Float[np.ndarray, "L"]:
 
 def _on_circuits(region: Any, case: Any, demand: Float[np.ndarray, "L S S"]) -> Float[np.ndarray, "L"]:
     unit = unit_on_host(region)
-    policy = policies.get_suitable(
-        case.circuits.policy, routing=case.circuits.routing, names=case.network.acos.topologies
-    )
+    sizes, degree = (int(demand.shape[-1]),), int(np.max(region.optical_degree))
+    settings = {"routing": case.circuits.routing, "names": case.network.acos.topologies}
+    policy = policies.get_checked(case.circuits.policy, sizes, degree, **settings)
     policy = policies.for_demand_alone(policy) if policies.may_use_previous(case.circuits.policy) else policy
     solver = region_functions(unit, policy, ALONE, case.circuits.routing, 0.0, case.run.dtype)
     demand = demand * (1.0 - np.eye(demand.shape[-1]))

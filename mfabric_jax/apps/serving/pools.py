@@ -5,6 +5,8 @@ import itertools
 import math
 from typing import NoReturn
 
+import msgspec
+
 from mfabric_jax.apps.serving.deployment import (
     DECODES_WITH,
     PREFILLS_WITH,
@@ -43,14 +45,18 @@ def cached_deployment(case: Case) -> Deployment:
     return dataclasses.replace(_of_shape(case.with_(SHAPED | {"serving.prompt": prompt})), case=case)
 
 
-@cached_by_files(files_of_case, maxsize=256)
 def sizes_of(case: Case) -> tuple[int, ...]:
-    """Return the group sizes to search for decoding, from 4 to 320 GPUs.
+    """Return the group sizes to search for decoding, from 4 to 320 GPUs, whatever `serving.ep` is.
 
     A group is whole servers (multiples of 4 GPUs if servers are smaller), or a part that divides a server, since
     DeepEP's kernels run on 2, 4 or 8 GPUs of one. Fabric and kernels must have room for it, each GPU must have a slot,
     and experts with stated copies must fill all GPUs evenly. Raise `Misfit` if no size is left.
     """
+    return _sizes_of(msgspec.structs.replace(case, serving=msgspec.structs.replace(case.serving, ep=LEAST)))
+
+
+@cached_by_files(files_of_case, maxsize=256)
+def _sizes_of(case: Case) -> tuple[int, ...]:
     check_network(case)
     serving = case.serving
     slots = model_of(case).architecture.experts + (serving.redundant_experts or 0)

@@ -6,6 +6,7 @@ of a GPU and prompt length. The event loop only interpolates.
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from jaxtyping import Bool, Float
 from mfabric_jax import units
 from mfabric_jax.apps.serving.arrivals import Requests, poisson, read_arrivals, repeat_requests, stretch_to_rate
 from mfabric_jax.apps.serving.columns import LOADED
-from mfabric_jax.apps.serving.deployment import PASS, TRANSFER, Deployment, prompt_of
+from mfabric_jax.apps.serving.deployment import PASS, Deployment, prompt_of
 from mfabric_jax.apps.serving.expert_load import SURE
 from mfabric_jax.apps.serving.layer_parts import cache_bytes, state_bytes
 from mfabric_jax.apps.serving.queueing import (
@@ -27,6 +28,7 @@ from mfabric_jax.apps.serving.queueing import (
     Wire,
     simulate,
 )
+from mfabric_jax.apps.serving.steady import falls_behind
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.rows.costs import MILLION
@@ -66,8 +68,9 @@ def _read_log(case: Case) -> Requests:
 
 
 def with_load_context(case: Case) -> Case:
-    """Return the case with the mean context of its load instead of `serving.context`, and with the median prompt of
-    a log unless `serving.prompt` is stated; unchanged without a load. Raise `InputError` for an unreadable log."""
+    """Return the case with the mean context of its load instead of `serving.context`. A log also gives its mean answer
+    and, unless `serving.prompt` is stated, its median prompt. Unchanged without a load. Raise `InputError` for an
+    unreadable log."""
     if not has_load(case):
         return case
     prompt = prompt_of(case)
@@ -75,7 +78,9 @@ def with_load_context(case: Case) -> Case:
         return case.with_({"serving.prompt": prompt, "serving.context": prompt + case.serving.answer / 2})
     requests = _read_log(case)
     prompt = case.serving.prompt or max(1, round(float(np.median(requests.prompt))))
-    return case.with_({"serving.prompt": prompt, "serving.context": mean_context(requests)})
+    answer = max(1, round(float(requests.answer.mean())))
+    of_log = {"serving.prompt": prompt, "serving.answer": answer, "serving.context": mean_context(requests)}
+    return case.with_(of_log)
 
 
 # ---------------------------------------------------------------------------------------------------------------- pools
@@ -170,10 +175,9 @@ def prefill_capacity(deployed: Deployment, requests: Requests) -> float:
 
 
 def wire_of(deployed: Deployment) -> Wire:
-    """Return the wire of a transfer: a request uses one NIC at each end, as in `Deployment.transfer_s`."""
+    """Return the wire of a transfer: a request uses a GPU's NIC at each end, as in `Deployment.transfer_s`."""
     model = deployed.decode.model
-    nic_gbps = deployed.case.network.nic_gbps
-    sender, receiver = (TRANSFER * float(units.gbps(gbps)) for gbps in (deployed.prefill_gbps(nic_gbps), nic_gbps))
+    sender, receiver = map(float, deployed.transfer_Bps(deployed.case.network.nic_gbps))
     return Wire(sender, receiver, lambda prompt: cache_bytes(model, prompt) + state_bytes(model))
 
 
@@ -281,6 +285,8 @@ def columns(deployed: Deployment, outcome: LoadOutcome | None = None) -> dict[st
         return dict.fromkeys(LOADED)
     figures = _of_requests(deployed, outcome) | _of_pools(deployed, outcome) | _of_transfers(outcome)
     figures |= _of_capacity(deployed, outcome)
+    figures["unsimulated"] = None
+    figures["load_usd_per_million_tokens"] = _usd_per_million(deployed, outcome, figures)
     return {name: figures[name] for name in LOADED}
 
 
@@ -334,23 +340,46 @@ def _of_requests(deployed: Deployment, outcome: LoadOutcome) -> dict[str, Any]:
 
 
 def _of_capacity(deployed: Deployment, outcome: LoadOutcome) -> dict[str, Any]:
-    """Demand over capacity of the pools, and dollars per million tokens at this load, idle GPUs included."""
+    """Demand over capacity of the pools."""
     requests, decode, prefill = outcome.requests, outcome.decode, outcome.prefill
-    most = decode.groups * capacity(deployed, requests)
-    read = prefill.groups * prefill_capacity(deployed, requests)
+    if math.isinf(requests.rate):
+        return dict.fromkeys(("load_tokens_per_s", "decode_load", "prefill_load"))
     answer_tokens_per_s = requests.rate * float(requests.answer.mean())
-    each = [(deployed.decode, decode.groups), (deployed.prefill, prefill.groups)]
-    per_s = [
-        None if (usd := pool.per_gpu[0]) is None else usd * groups * pool.group.shape.gpus for pool, groups in each
-    ]
-    dollars = None if None in per_s else sum(per_s)  # type: ignore[arg-type]
-    known = not math.isinf(answer_tokens_per_s)
+    prompt_tokens_per_s = requests.rate * float(requests.fresh.mean())
     return {
-        "load_tokens_per_s": answer_tokens_per_s if known else None,
-        "decode_load": answer_tokens_per_s / most if known else None,
-        "prefill_load": requests.rate * float(requests.fresh.mean()) / read if known else None,
-        "load_usd_per_million_tokens": None if dollars is None else MILLION * dollars / min(answer_tokens_per_s, most),
+        "load_tokens_per_s": answer_tokens_per_s,
+        "decode_load": answer_tokens_per_s / (decode.groups * capacity(deployed, requests)),
+        "prefill_load": prompt_tokens_per_s / (prefill.groups * prefill_capacity(deployed, requests)),
     }
+
+
+def _usd_per_million(deployed: Deployment, outcome: LoadOutcome, figures: Mapping[str, Any]) -> float | None:
+    """Dollars per million served answer tokens, idle GPUs included; None without prices or served tokens."""
+    each = [(deployed.decode, outcome.decode.groups), (deployed.prefill, outcome.prefill.groups)]
+    per_s = [usd_per_s(pool, groups) for pool, groups in each]
+    tokens_per_s = _served_tokens_per_s(deployed, outcome, figures)
+    return None if None in per_s or not tokens_per_s else MILLION * sum(per_s) / tokens_per_s  # type: ignore[arg-type]
+
+
+def usd_per_s(pool: Any, groups: int) -> float | None:
+    """Return the dollars per second of a pool's groups; None without prices."""
+    return None if (usd := pool.per_gpu[0]) is None else usd * groups * pool.group.shape.gpus
+
+
+def _served_tokens_per_s(deployed: Deployment, outcome: LoadOutcome, figures: Mapping[str, Any]) -> float:
+    """Answer tokens per second: those that arrive if the pools keep up, whose finished requests in a window of limited
+    length would only add noise; else those of requests that finish in the window. If all requests arrive at once,
+    what full pools decode."""
+    requests, (begin, end) = outcome.requests, outcome.window
+    arriving = figures["load_tokens_per_s"]
+    if arriving is None:
+        full = outcome.prefill.groups * prefill_capacity(deployed, requests) / requests.fresh.mean()
+        return min(outcome.decode.groups * capacity(deployed, requests), float(full * requests.answer.mean()))
+    if not falls_behind(figures):
+        return arriving
+    ends = outcome.timeline.end_s
+    finished = float(requests.answer[(ends > begin) & (ends <= end)].sum())
+    return min(arriving, finished / (end - begin)) if end > begin else 0.0
 
 
 def mean_present(begin: np.ndarray, end: np.ndarray, window: tuple[float, float], weight: Any = 1.0) -> float | None:

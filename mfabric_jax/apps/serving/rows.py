@@ -17,15 +17,25 @@ from mfabric_jax.apps.serving.disaggregated import Split
 from mfabric_jax.apps.serving.disaggregated import is_split as split_stated
 from mfabric_jax.apps.serving.group import check_network, group_of
 from mfabric_jax.apps.serving.kinds import prefill_case
+from mfabric_jax.apps.serving.limits import is_in_time
 from mfabric_jax.apps.serving.pools import cached_deployment, prefill_choices, with_prefill_only
-from mfabric_jax.apps.serving.sizing import PrefillChoice, batches_of, best_of, candidates_of, decode_choices, fewest
+from mfabric_jax.apps.serving.sizing import (
+    UNKNOWN,
+    Best,
+    PrefillChoice,
+    batches_of,
+    best_of,
+    candidates_of,
+    decode_choices,
+    fewest,
+)
 from mfabric_jax.apps.serving.step import MEASURED_OVER_PREDICTED, band
 from mfabric_jax.case import Case, Cases
 from mfabric_jax.case import cases as several
 from mfabric_jax.checks import Misfit
 from mfabric_jax.evaluate.resolving.resolve import gpu_of
 from mfabric_jax.evaluate.rows.costs import bill_of, unknown_parts
-from mfabric_jax.evaluate.rows.results import provenance, side_by_side
+from mfabric_jax.evaluate.rows.results import provenance, side_by_side, warn_of_unread_gpus
 from mfabric_jax.workload.kernels import HOW
 
 THOUSAND = 1000
@@ -54,7 +64,7 @@ def serve(
     for case in every[start:]:
         loaded = request_load.with_load_context(case)
         deployed = cached_deployment(loaded)
-        progress(f"{deployed.decode.model.architecture.name} on {case.network.fabric}, ep {case.serving.ep}")
+        progress(work_name(case, case.serving.ep))
         searching = request_load.has_load(case) and case.serving.tpot_ms is not None
         prefill = prefill_choices(with_prefill_only(loaded)) if searching else [PrefillChoice.of(deployed)]
         member, outcome = next(best_members(deployed, prefill, progress))
@@ -62,22 +72,28 @@ def serve(
         yield row | case_set.differences(case, SHOWN)
 
 
+def work_name(case: Case, size: int) -> str:
+    """Return the words that name a row at work."""
+    return f"{case.model.name} on {case.network.fabric}, {case.gpu.name}, ep {size}"
+
+
 Member = tuple[Deployment, request_load.LoadOutcome | None]
 
 
 def best_members(
-    deployed: Deployment, prefill: Sequence[PrefillChoice], progress: Callable[[str], None]
+    deployed: Deployment, prefill: Sequence[PrefillChoice], progress: Callable[[str], None], best: Best = UNKNOWN
 ) -> Iterator[Member]:
     """Yield the deployment with its best batch and the best of the `prefill` pools, and the outcome of its load.
 
     Under a load, this is the member with the fewest GPUs that serves it within the limits. Without a load, the cheapest
-    member follows if it differs. Without `serving.tpot_ms`, yield the deployment unchanged.
+    member follows if it differs. Without `serving.tpot_ms`, yield the deployment unchanged. Raise `TooDear` if no
+    member can be as good as `best` under a load.
     """
     case = deployed.case
     if case.serving.tpot_ms is None:
         yield deployed, request_load.run_load(deployed) if request_load.has_load(case) else None
     elif request_load.has_load(case):
-        yield fewest(decode_choices(deployed), prefill, progress)
+        yield fewest(decode_choices(deployed), prefill, progress, best)
     else:
         batches = [batches_of(candidate, case.serving.context) for candidate in candidates_of(deployed)]
         yield from ((member, None) for member in best_of(batches, prefill))
@@ -93,8 +109,9 @@ def full_row(
     ):  # the load's contexts, not `serving.context`, must fit
         fits = outcome is not None and deployed.prefill_fits
         row |= {"fits": fits, "bound_by": deployed.slowest(deployed.decoding(deployed.numbers)) if fits else "memory"}
-    row |= _split_columns(deployed) if splitting else {}
-    return row | (request_load.columns(deployed, outcome) if arriving else {})
+    more = _split_columns(deployed) if splitting else {}
+    more |= request_load.columns(deployed, outcome) if arriving else {}
+    return row | {"in_time": is_in_time(row | more)} | more
 
 
 SHOWN = {  # settings that have columns
@@ -163,7 +180,7 @@ def row_of(deployed: Deployment) -> dict[str, Any]:
     }
     memory = _memory_columns(deployed, decoding)
     dollars, joules = deployed.per_million(decoding, deployed.numbers.nic_gbps)
-    return {
+    row = {
         **names,
         **_step_columns(deployed, decoding),
         **_prefill_columns(deployed, decoding),
@@ -172,6 +189,7 @@ def row_of(deployed: Deployment) -> dict[str, Any]:
         "kj_per_million_tokens": None if joules is None else float(joules) / THOUSAND,
         "bound_by": deployed.slowest(decoding) if memory["fits"] else "memory",
     }
+    return row | {"in_time": is_in_time(row)}
 
 
 def _step_columns(deployed: Deployment, decoding: Decoding) -> dict[str, Any]:
@@ -254,6 +272,8 @@ def _batch_limit(deployed: Deployment, most: float) -> str | None:
 
 def effective(cases: Cases) -> dict[str, Any]:
     """Return the stated settings of cases with their sources, and all resolved settings."""
-    resolved = side_by_side([block.case for block in cases.blocks], cases)
+    each = [block.case for block in cases.blocks]
+    warn_of_unread_gpus(own for case in each for own in (case, prefill_case(case)))
+    resolved = side_by_side(each, cases)
     facts = {"stated": dict(cases.stated), "resolved": resolved, "sources": dict(cases.sources)}
     return facts | {"varied": list(cases.varied)} | provenance("float64")

@@ -6,68 +6,86 @@ the best for each decoding group size, which gives one row.
 """
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from mfabric_jax.apps.serving import request_load
-from mfabric_jax.apps.serving.expert_load import SURE
+from mfabric_jax.apps.serving.columns import LOADED
+from mfabric_jax.apps.serving.limits import is_in_time
 from mfabric_jax.apps.serving.pools import cached_deployment, prefill_choices, sizes_of, with_prefill_only
-from mfabric_jax.apps.serving.rows import SHOWN, best_members, full_row
-from mfabric_jax.apps.serving.sizing import silent
+from mfabric_jax.apps.serving.rows import SHOWN, best_members, full_row, row_of, work_name
+from mfabric_jax.apps.serving.sizing import TIE, UNKNOWN, Best, TooDear, silent
 from mfabric_jax.case import Case, Cases
+
+FIRST = 32, 16, 64, 8  # sizes whose loads are simulated first, so that dearer sizes need no simulation
 
 
 def search(cases: Cases, *, start: int = 0, progress: Callable[[str], None] = silent) -> Iterator[dict[str, Any]]:
     """Yield rows of `serve` for every case and decoding group size; `start` as in `serve`.
 
     A row is the best deployment of its size. If a limit on the time to first token makes a different prefill pool the
-    cheapest, that pool has a row, too.
+    cheapest, that pool has a row, too. Under a load, sizes that provably cost more and need more GPUs than another one
+    are not simulated (`unsimulated`).
     """
     arriving = any(map(request_load.has_load, cases))
     for case in cases:
         sizes_of(case)  # raise errors before anything is solved
-    each = ((case, size) for case in cases for size in sizes_of(case))
     if arriving:  # one row per size
-        each, start = itertools.islice(each, start, None), 0
-    rows = (row for case, size in each for row in _rows(case, size, cases, arriving, progress))
+        for case in cases:
+            yield from _rows_under_load(case, cases, start, progress)
+            start = max(0, start - len(sizes_of(case)))
+        return
+    rows = (row for case in cases for size in sizes_of(case) for row in _rows(case, size, cases, progress))
     yield from itertools.islice(rows, start, None)
 
 
+def _rows_under_load(case: Case, cases: Cases, start: int, progress: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+    sizes, known, best = sizes_of(case), {}, UNKNOWN
+    wanted = sizes[start:]
+    for turn, size in enumerate(order := [*(size for size in FIRST if wanted and size in sizes), *wanted]):
+        if size not in known:
+            known[size] = list(_rows(case, size, cases, progress, best, arriving=True))
+            best = _better(best, rows_within_limits(known[size]))
+        if turn >= len(order) - len(wanted):
+            yield from known[size]
+
+
+def _better(best: Best, rows: list[dict[str, Any]]) -> Best:
+    """Return the best of `best` and of rows in time."""
+    usd = [value for value in (best.usd, *map(usd_of, rows)) if value is not None]
+    gpus = [value for value in (best.gpus, *map(gpus_of, rows)) if value is not None]
+    return Best(min(usd, default=None), min(gpus, default=None))
+
+
 def _rows(
-    case: Case, size: int, cases: Cases, arriving: bool, progress: Callable[[str], None]
+    case: Case,
+    size: int,
+    cases: Cases,
+    progress: Callable[[str], None],
+    best: Best = UNKNOWN,
+    *,
+    arriving: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    progress(f"{case.model.name} on {case.network.fabric}, ep {size}")
+    progress(work_name(case, size))
     loaded = request_load.with_load_context(case)
     prefill = prefill_choices(with_prefill_only(loaded.with_({"serving.ep": size})))
     deployed = cached_deployment(
         loaded.with_({"serving.ep": size, "serving.prefill.ep": prefill[0].deployed.prefill.model.gpus})
     )
-    for member, outcome in best_members(deployed, prefill, progress):
-        yield full_row(member, outcome, arriving=arriving) | cases.differences(case, SHOWN)
+    where, differences = f"{case.network.fabric}, {case.gpu.name}", cases.differences(case, SHOWN)
+    try:
+        for member, outcome in best_members(deployed, prefill, lambda words: progress(f"{where}, {words}"), best):
+            yield full_row(member, outcome, arriving=arriving) | differences
+    except TooDear as dear:
+        yield (
+            row_of(dear.member) | dict.fromkeys(LOADED) | {"in_time": False, "unsimulated": "costs more"} | differences
+        )
 
 
 def rows_within_limits(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows that fit the memory and meet their limits on the time to first token and from token to token.
-
-    `by` states whether the band's slow end or the prediction counts. Under a load, at least `serving.load.keep` of the
-    requests must be in time, and no pool may be asked for more than its capacity: such a pool keeps up only with a
-    short load.
-    """
-    return [row for row in rows if row["fits"] and (_keeps_up(row) if "in_slo" in row else _keeps(row))]
-
-
-def _keeps(row: dict[str, Any]) -> bool:
-    end = "_high" if row["by"] == "high" else ""
-    limits = [(row[f"{what}{end}_s"], row[f"{what}_limit_s"]) for what in ("tpot", "ttft")]
-    return all(limit is None or seconds <= limit for seconds, limit in limits)
-
-
-def _keeps_up(row: dict[str, Any]) -> bool:
-    if row["load_requests"] is None:  # a row without a load beside rows with one
-        return _keeps(row)
-    kept, least = row["in_slo"], row["in_slo_limit"]
-    loads = [row[name] for name in ("decode_load", "prefill_load") if row[name] is not None]
-    return (kept is None or least is None or kept >= least) and all(each <= 1 + SURE for each in loads)
+    """Return the rows that are in time (`limits.is_in_time`)."""
+    return [row for row in rows if is_in_time(row)]
 
 
 def fastest(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -87,12 +105,21 @@ def _of_a_gpu(row: dict[str, Any]) -> float:
 
 
 def cheapest(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the row with the fewest dollars per million tokens for both pools, at its load if it has one; None
-    without prices."""
+    """Return the row with the fewest dollars per million answer tokens for both pools, at its load if it has one; None
+    without prices. Ties within `TIE` go to the shortest time from token to token under the load (p99), without a load
+    to the most tokens per second and GPU."""
     priced = [row for row in rows if usd_of(row) is not None]
-    return min(priced, key=usd_of, default=None)
+    most = (1 + TIE) * min(map(usd_of, priced), default=0.0)
+    return min((row for row in priced if usd_of(row) <= most), key=_after_dollars, default=None)
+
+
+def _after_dollars(row: dict[str, Any]) -> tuple[float, float]:
+    if row.get("load_requests") is None:
+        return -row["tokens_per_s_per_gpu"], usd_of(row)
+    tpot_s = row["load_tpot_p99_s"]
+    return math.inf if tpot_s is None else tpot_s, usd_of(row)
 
 
 def usd_of(row: dict[str, Any]) -> Any:
-    """Return the dollars per million tokens: at the row's load, else of full pools."""
+    """Return the dollars per million answer tokens: at the row's load, else of full pools."""
     return row["usd_per_million_tokens"] if row.get("load_requests") is None else row["load_usd_per_million_tokens"]

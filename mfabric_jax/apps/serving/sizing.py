@@ -10,6 +10,8 @@ order of their price, if known); the first one that keeps
 - Prefill alone, which decoding never delays, makes too many first tokens late.
 - Even a group with a single request is too slow.
 
+A search also ends at pools that provably cost more, at the tokens that arrive, than the best of another size (`Best`).
+
 With `serving.load.turns = after` slower pools get fewer requests a second: the first reason then does not count, and
 the second only as if every prompt were alone.
 
@@ -37,6 +39,7 @@ from mfabric_jax.apps.serving.expert_load import SURE
 from mfabric_jax.apps.serving.kinds import relative_price
 from mfabric_jax.apps.serving.queueing import Late, prefill_end_s
 from mfabric_jax.apps.serving.request_load import AdmittedLoad, LoadOutcome
+from mfabric_jax.evaluate.rows.costs import MILLION
 
 MOST_BATCH = 8192  # largest batch of a search
 TOGETHER = 512  # batches evaluated at once: with uneven experts, each takes 130 kB of every array
@@ -204,21 +207,42 @@ def decode_choices(deployed: Deployment) -> list[Batches]:
     )
 
 
+class Best(NamedTuple):
+    """The fewest dollars per million answer tokens (None without prices) and the fewest GPUs of pools in time."""
+
+    usd: float | None = None
+    gpus: int | None = None
+
+
+UNKNOWN = Best()
+TIE = 0.001  # relative difference of dollars that decides nothing
+
+
+class TooDear(Exception):
+    """All members of a search cost more, and need more GPUs, than the best pools of another size. `member`: one of
+    them."""
+
+    def __init__(self, member: Deployment):
+        super().__init__("all pools of this size cost more than those of another one")
+        self.member = member
+
+
 def fewest(
-    decode: Sequence[Batches], prefill: Sequence[PrefillChoice], progress: Says = silent
+    decode: Sequence[Batches], prefill: Sequence[PrefillChoice], progress: Says = silent, best: Best = UNKNOWN
 ) -> tuple[Deployment, LoadOutcome | None]:
     """Return the member with the fewest GPUs that serves a load within its limits, and the outcome of the load. With
     two kinds of GPUs it is the cheapest member.
 
     The space is the decoding batches (of one group size), the prefill pools, and the numbers of groups unless stated.
     At a given load this member is also the cheapest. If no member does, return the first pools with as many groups as
-    keep up. The outcome is None if the memory holds no request. Raise `InputError` for an unreadable log.
+    keep up. The outcome is None if the memory holds no request. Raise `InputError` for an unreadable log, and `TooDear`
+    if no remaining member can be as good as `best`.
     """
     first = with_prefill(decode[0].member(decode[0].best), prefill[0].deployed)
     load = request_load.admitted_load(first)
     if load is None:
         return first, None
-    search = _Search(decode, prefill, load)
+    search = _Search(decode, prefill, load, best)
     for tries, (member, late) in enumerate(search.members()):
         if tries == MOST_TRIES:
             break
@@ -240,7 +264,7 @@ def _gpus(member: Deployment) -> int:
 class _Search:
     """Members in the order of their GPUs (of two kinds: of their price), without those that provably fail the load."""
 
-    def __init__(self, decode: Sequence[Batches], prefill: Sequence[PrefillChoice], load: AdmittedLoad):
+    def __init__(self, decode: Sequence[Batches], prefill: Sequence[PrefillChoice], load: AdmittedLoad, best: Best):
         self._decode, self._prefill, self._load = decode, [pool.deployed for pool in prefill], load
         self._limits = request_load.limits_of(decode[0].deployed.case, load)
         requests, self._open = load.requests, load.requests.turns is None
@@ -256,6 +280,7 @@ class _Search:
         self._decode_known: dict[tuple[int, int], int] = {}
         self._prefill_known: dict[tuple[int, int | None], np.ndarray] = {}
         self._step_s, self._slow = zip(*map(self._shortest, decode), strict=True)
+        self._most = self._dearest(best)
 
     def first(self) -> Deployment:
         """The member of the first pool of each kind, with as many groups as keep up."""
@@ -268,7 +293,9 @@ class _Search:
         pairs = list(itertools.product(range(len(self._decode)), range(len(self._prefill))))
         if self._limits.most < 0 or not any(self._early_enough(i, j, None) for i, j in pairs):
             return
-        for decode_groups, size, prefill_groups in self._groups():
+        for price, decode_groups, size, prefill_groups in self._groups():
+            if price > self._most:
+                raise TooDear(self.first())
             for i, j in pairs:
                 fits = self._prefill[j].prefill.group.shape.gpus == size and self._prefill_bound[j] <= prefill_groups
                 if fits and self._early_enough(i, j, prefill_groups):
@@ -280,9 +307,9 @@ class _Search:
         return dataclasses.replace(member, case=member.case.with_(groups))
 
     # ----------------------------------------------------------------------------------------------- numbers of groups
-    def _groups(self) -> Iterator[tuple[int, int, int]]:
-        """Yield decoding groups, GPUs of a prefill group, and prefill groups, in the order of total GPUs (of two kinds:
-        of their price)."""
+    def _groups(self) -> Iterator[tuple[float, int, int, int]]:
+        """Yield the price of all GPUs in decoding GPUs, decoding groups, GPUs of a prefill group, prefill groups, in
+        the order of this price."""
         decode_stated, prefill_stated = self._stated
         largest = (self._decode_bound(i, len(own.batch) - 1) for i, own in enumerate(self._decode))
         decode_least, prefill_least, price = min(largest), {}, {}
@@ -303,12 +330,28 @@ class _Search:
         for _ in range(MOST_LEVELS):
             if not waiting:
                 return
-            _, decode_groups, size, prefill_groups = heapq.heappop(waiting)
-            yield decode_groups, size, prefill_groups
+            price_of_all, decode_groups, size, prefill_groups = heapq.heappop(waiting)
+            yield price_of_all, decode_groups, size, prefill_groups
             if prefill_stated is None:
                 heapq.heappush(waiting, level(decode_groups, size, prefill_groups + 1))
             if decode_stated is None and prefill_groups == (prefill_stated or prefill_least[size]):
                 heapq.heappush(waiting, level(decode_groups + 1, size, prefill_groups))
+
+    def _dearest(self, best: Best) -> float:
+        """The price, in decoding GPUs, above which all pools cost more and have more GPUs than the best. Dollars of a
+        GPU depend on the size of its group, so the cheapest GPU counts. Infinite if slower pools get fewer requests."""
+        if best.gpus is None or not self._open or not self._answers:
+            return math.inf
+        decode, pools = self._decode[0].deployed.decode, [pool.prefill for pool in self._prefill]
+        ratios = [relative_price(decode, pool) for pool in pools]
+        most = best.gpus * max(1.0, *ratios)
+        if best.usd is None:
+            return most
+        each = [(pool.per_gpu[0], ratio) for pool, ratio in zip((decode, *pools), (1.0, *ratios), strict=True)]
+        least = min(0.0 if usd is None else usd / ratio for usd, ratio in each)
+        if not least:  # some prices are not known
+            return math.inf
+        return max(most, (1 + TIE) * (1 + SURE) * best.usd / MILLION * self._answers / least)
 
     def _decode_least(self, i: int, batch: int) -> int:
         """The fewest groups that decode the load with a batch."""

@@ -8,7 +8,7 @@ from mfabric_jax.case.network import GRAPH
 from mfabric_jax.case.paths import AUTO, Case, flat
 from mfabric_jax.case.policies import NAMES, NO_SCHEDULE, ROUTINGS, bare, check_name, is_function, name_of
 from mfabric_jax.checks import InputError, Misfit, in_file, one_of
-from mfabric_jax.evaluate.resolving.resolved import Resolved, knobs_of, room_of
+from mfabric_jax.evaluate.resolving.resolved import LONG, Resolved, knobs_of, room_of
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.site import FabricSite
 from mfabric_jax.fabric.tree import Tree
@@ -282,10 +282,15 @@ def check_groups(resolved: Resolved) -> None:
         resolved.planner(group)
     elif group.reconfigures:
         options = {"routing": resolved.routing, "names": network.acos.topologies}
-        policies.get_checked(name, (group.servers,), int(group.optical_degree), **options)
+        policies.get_checked(name, (group.servers,), int(group.optical_degree), remembers=True, **options)
         policy, alone = resolved.circuits_policy(), each_by_demand(flat(case)) and name not in NAMES
         if alone and not policies.reads_of(policy, group).demand_alone:
             raise more_than_demand(name_of(name))
+        if isinstance(policy, policies.Remembering) and resolved.circuits_for in LONG:
+            raise Misfit(
+                f"circuits.span.length must be block for a policy that has the keyword history or state, "
+                f"got {resolved.circuits_for} for {name_of(name)}."
+            )
 
 
 def _check_measured(case: Case) -> None:

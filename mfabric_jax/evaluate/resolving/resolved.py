@@ -157,7 +157,12 @@ class Hardware:
 
     @functools.cached_property
     def parts(self) -> PartsTable:
-        return PartsTable.read(self.case.network.prices, self.case.circuits.ocs)
+        """The prices and watts of parts. Links of a domain cost nothing more if they come with the rack of the GPUs."""
+        listed = PartsTable.read(self.case.network.prices, self.case.circuits.ocs)
+        domains, rack = self.fabric.about.domains, listed.server_of(self.server.name)
+        if domains is None or domains.price[1] != rack.includes or self.fabric.physical_gpus(self.server) != rack.gpus:
+            return listed
+        return listed.with_paid(domains.price[0])
 
     def planner(self, region: Region) -> Planner:
         """Return the function that times a region's all-to-alls under the scheduler of the case.
@@ -358,14 +363,16 @@ class Resolved(Hardware):
         return name_of(self.case.circuits.policy)
 
     def circuits_policy(self, mean: Any = None) -> Policy:
-        """Return the policy with its settings; `mean`: demand for "static"."""
+        """Return the policy with its settings and memory; `mean`: demand for "static"."""
         case: Any = self.case
         name = case.circuits.policy
         if name == "static":
             return policies.static_for(mean)
         policy = policies.get_suitable(name, routing=case.circuits.routing, names=self.case.network.acos.topologies)
         alone = self.first == "pays" or case.job.overlap.name == "passes"
-        return policies.for_demand_alone(policy) if alone and policies.may_use_previous(name) else policy
+        if alone and policies.may_use_previous(name):
+            return policies.for_demand_alone(policy)
+        return policies.with_memory(policy)
 
 
 def knobs_of(source: Any) -> Knobs:

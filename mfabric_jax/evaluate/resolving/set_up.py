@@ -126,17 +126,30 @@ OF_SWITCHES = (("network.in-network.sharp", "sharp", False), ("gpu.nvls", "nvls"
 
 
 def switch_words(every: Sequence[Resolved]) -> str | None:
+    """Return sentences on switch trees of several tiers and what changes them; None without."""
+    words = tier_words(every)
+    return words and (
+        f"{words} Switches with more ports (network.radix) may need fewer tiers, which changes dollars and the order "
+        "of networks."
+    )
+
+
+def has_tiers(resolved: Resolved) -> bool:
+    """Return whether the fabric has a switch tree of several tiers."""
+    return resolved.tiers > 1 and resolved.fabric.links(resolved.site).tree is not None
+
+
+def tier_words(every: Sequence[Resolved]) -> str | None:
     """Return a sentence on switch trees of several tiers, whose number follows from `network.radix`; None without."""
-    deep = [own for own in every if own.tiers > 1 and "network.tiers" in own.why]
-    named = dict.fromkeys(
-        f"{own.fabric.name} has {own.tiers} tiers of {own.case.network.radix}-port switches" for own in deep
-    )
-    if not named:
+    deep = [own for own in every if has_tiers(own) and "network.tiers" in own.why]
+    alike: dict[str, dict[str, None]] = {}
+    for own in deep:
+        tiers = f"{own.tiers} tiers of {own.case.network.radix}-port switches"
+        alike.setdefault(tiers, {})[own.fabric.name] = None
+    if not alike:
         return None
-    return (
-        f"{'; '.join(named)}. Switches with more ports (network.radix) may need fewer tiers, which changes dollars and "
-        "the order of networks."
-    )
+    named = (f"{' and '.join(names)} {'have' if len(names) > 1 else 'has'} {tiers}" for tiers, names in alike.items())
+    return f"{'; '.join(named)}."
 
 
 def reduction_words(resolved: Resolved) -> str | None:

@@ -9,7 +9,7 @@ import numpy as np
 from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.resolving.resolved import Hardware, Resolved
 from mfabric_jax.fabric.design import Fabric
-from mfabric_jax.fabric.parts_list import PartsTable
+from mfabric_jax.fabric.parts_list import PartsTable, Running
 from mfabric_jax.fabric.registry import no_price, site_cost, site_table, site_watts
 from mfabric_jax.fabric.site import FabricSite
 from mfabric_jax.support.bands import HIGH, LOW, LOW_PORTS, LOW_PORTS_NETWORK, QUOTED
@@ -32,6 +32,7 @@ COST = Columns(
     Column("network_kw", "kW", "Power of the network."),
     Column("cluster_kw", "kW", "Power of the whole cluster."),
     Column("usd_per_iteration", "USD", "Cost of an iteration: depreciation and energy.", detail=True),
+    Column("usd_per_gpu_hour", "USD", "Cost of an hour of each working GPU: depreciation and energy."),
     Column("joules_per_iteration", "J", "Energy of an iteration at the meter.", detail=True),
     Column("usd_per_million_tokens", "USD", "Cost of a million tokens."),
     Column("joules_per_million_tokens", "J", "Energy of a million tokens at the meter."),
@@ -161,11 +162,18 @@ def costs(settings: Resolved, job: Workload, bill: Bill, iteration_s: Any, achie
         "network_kw": multiply(bill.network_watts, 1 / 1000),
         "cluster_kw": multiply(bill.cluster_watts, 1 / 1000),
         "usd_per_iteration": _if_can(achieved, usd),
+        "usd_per_gpu_hour": _usd_per_gpu_hour(running, job, bill),
         "joules_per_iteration": _if_can(achieved, joules),
         "usd_per_million_tokens": _if_can(achieved, multiply(usd, each)),
         "joules_per_million_tokens": _if_can(achieved, multiply(joules, each)),
         "tokens_per_s": job.iteration_tokens / iteration_s,
     }
+
+
+def _usd_per_gpu_hour(running: Running, job: Workload, bill: Bill) -> Any:
+    """Return the dollars of an hour of the cluster over its working GPUs; no time of an iteration is in it."""
+    energy = multiply(bill.cluster_watts, running.pue * running.usd_per_kwh / 1000)
+    return multiply(add(multiply(bill.cluster_usd, SECONDS_AN_HOUR / running.seconds), energy), 1 / job.gpus)
 
 
 def training_columns(settings: Resolved, columns: Mapping[str, Any]) -> Row:

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import importlib.metadata
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
@@ -15,13 +15,13 @@ from mfabric_jax.case.grid import files_of, reads_setting
 from mfabric_jax.case.paths import POLICY, differences, flat, in_row
 from mfabric_jax.case.policies import name_of, settings_in
 from mfabric_jax.evaluate.problem import Problem, Shared, check_dtype
-from mfabric_jax.evaluate.resolving.resolve import is_open, resolve
+from mfabric_jax.evaluate.resolving.resolve import gpu_of, is_open, resolve
 from mfabric_jax.evaluate.rows.costs import MILLION, Row, bill_of, idle_spares, unknown_parts
 from mfabric_jax.evaluate.rows.points import BANDWIDTH, EvaluatedBlock
 from mfabric_jax.evaluate.rows.rows import RowArrays, column_of
 from mfabric_jax.evaluate.sharded import drop_programs_if_crowded
 from mfabric_jax.fabric.cost import Prices
-from mfabric_jax.fabric.parts_list import own_prices, port_quote
+from mfabric_jax.fabric.parts_list import own_prices, port_quote, unlisted_gpus
 from mfabric_jax.flows.kernels import SHOWN as SIZES
 from mfabric_jax.flows.kernels import usual
 from mfabric_jax.support import columns, platforms
@@ -31,6 +31,7 @@ from mfabric_jax.support.notebooks import Rows
 from mfabric_jax.support.origin import commit
 from mfabric_jax.support.progress import bar
 from mfabric_jax.support.text_files import digest
+from mfabric_jax.support.unread import name_unread
 
 SHOWN = {  # settings that fixed columns of rows already show
     "model.name",
@@ -59,7 +60,7 @@ class Results:
         `progress` is called with the problem of every solved block; True shows a bar, which needs tqdm.
         """
         if progress is True:
-            with bar("simulate", "it", len(self.groups)) as shown:
+            with bar("simulate", "block", len(self.groups)) as shown:
                 return self.rows(lambda solved: shown.update())
         by_group = dict(self.each(progress=progress or None))
         return Rows(row for number in sorted(by_group) for row in by_group[number])
@@ -170,8 +171,19 @@ def describe_cases(all_cases: Cases) -> dict[str, Any]:
     record["not_known"] = not_known(all_cases) + at_quoted_ports(all_cases)
     files = dict.fromkeys(path for resolved in each if (path := resolved.case.network.prices) is not None)
     record |= {"own_prices": {str(path): own_prices(path) for path in files}} if files else {}
+    warn_of_unread_gpus(resolved.case for resolved in each)
     record["variants"] = [{"name": variant.name} | variant.stated for variant in all_cases.variants]
     return record | {"random": dict(all_cases.random), "rules": dict(all_cases.rules)}
+
+
+def warn_of_unread_gpus(each: Iterable[Case]) -> None:
+    """Warn of GPUs in price files that neither the package's table nor a case has."""
+    used: dict[Any, set[str]] = {}
+    for case in each:
+        if case.network.prices is not None:
+            used.setdefault(case.network.prices, set()).add(gpu_of(case).name)
+    for path, gpus in used.items():
+        name_unread(repr(str(path)), "GPUs of no case", sorted(unlisted_gpus(path) - gpus))
 
 
 def side_by_side(each: Sequence[Case], all_cases: Cases) -> dict[str, Any]:

@@ -10,12 +10,13 @@ from typing import Any
 import msgspec
 
 from mfabric_jax.case import Case, CaseBlock, Cases
-from mfabric_jax.case.paths import file_values, flat
+from mfabric_jax.case.paths import file_settings, flat
 from mfabric_jax.case.policies import file_of
 from mfabric_jax.checks import Misfit
 from mfabric_jax.evaluate.resolving.resolve import GLOBAL, SEARCHED, TP_REDUCES, is_open, resolve_without_jax
 from mfabric_jax.evaluate.setups.blocks import statement_of as statement_of
 from mfabric_jax.evaluate.setups.search import SearchResult, SetUpSearch
+from mfabric_jax.fabric.parts_list import Ocs, get_ocs
 from mfabric_jax.support import programs
 from mfabric_jax.support.atomic import replacing
 from mfabric_jax.workload.kernels import USUAL_DISPATCHER
@@ -83,7 +84,9 @@ def settle(every: Cases, progress: Callable[[str], None] = lambda words: None) -
         return every
     blocks, sources = [], dict(every.sources)
     for block in itertools.chain.from_iterable(map(_by_bandwidth, every.blocks)):
-        progress(f"{block.case.model.name} on {block.case.network.fabric}")
+        network = block.case.network
+        if is_open(block.case):
+            progress(f"{block.case.model.name} on {network.fabric} {network.nic_gbps:g} Gbps, {block.case.gpu.name}")
         try:
             resolved = resolve_without_jax(block.case)
         except Misfit:  # whoever evaluates it says so, or leaves it out
@@ -137,9 +140,19 @@ def _find(base: Case, job: OpenJob, of_one: SetUp | None, recipe: SetUp | None) 
 def _key(base: Case, job: OpenJob) -> str:
     """A digest of everything that decides a search."""
     values = {path: value for path, value in flat(base).items() if not path.startswith(UNREAD)}
-    files = {name: _digest(Path(file_of(name))) for name in sorted(file_values(base))}
-    decided = values, sorted(job.stated.items()), job.gpus, job.batch, job.frameworks, files, programs.sources_digest()
+    named = (value for path, value in values.items() if path in file_settings() and isinstance(value, str))
+    files = {name: _digest(Path(file_of(name))) for name in sorted(named)}
+    open_job = sorted(job.stated.items()), job.gpus, job.batch, job.frameworks
+    decided = values, open_job, files, _switch(base), programs.sources_digest()
     return hashlib.sha256(repr(decided).encode()).hexdigest()
+
+
+def _switch(base: Case) -> Ocs | None:
+    """Return the optical switch of a case without its dollars and watts: all that a search reads of a price file."""
+    if base.circuits.ocs is None:
+        return None
+    switch = get_ocs(base.circuits.ocs, base.network.prices)
+    return dataclasses.replace(switch, usd=None, usd_per_port=None, watts=None, watts_per_port=None, source="")
 
 
 def _digest(path: Path) -> str:

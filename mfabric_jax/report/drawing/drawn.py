@@ -57,8 +57,7 @@ def figure(chart: Chart) -> Figure:
         for axes, panel in zip(every, panels, strict=False):
             draw_panel(axes, panel)
         paper.legend(made, every, len(panels), key)
-        words = f"{chart.title}. {chart.note}".rstrip(". ")
-        made.suptitle(style.wrap_text(words, made.get_figwidth()), fontsize=style.FONT)
+        paper.set_heading(made, chart.title, chart.note)
     return made
 
 
@@ -94,8 +93,9 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
     if panel.names:
         _draw_rows(axes, panel)
     else:
-        scale(axes, "x", [x for x, _ in panel.points], exact=True)
-        scale(axes, "y", [y for _, y in panel.points] + [y for c in panel.curves for ends in c.spread for y in ends])
+        ends = [y for curve in panel.curves for both in curve.spread for y in both]
+        scale(axes, "x", [*(x for x, _ in panel.points), *panel.reach_x], exact=True)
+        scale(axes, "y", [*(y for _, y in panel.points), *ends, *panel.reach])
         axes.grid()
     if panel.columns:
         axes.set_xscale("linear")

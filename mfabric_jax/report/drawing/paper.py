@@ -15,11 +15,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from mfabric_jax.report.style import EXTENSIONS, FAINT, FONT, INK, PAPER, RULE
+from mfabric_jax.report.style import EXTENSIONS, FAINT, FONT, INK, PAPER, RULE, SOFT, wrap_text
 from mfabric_jax.support.atomic import replacing, suffix
 
 DPI = 150
 _KEY_LINE = 0.25  # inches per line of the key
+_HEADING, _NOTE_LINE, _BELOW, _LEFT, _TOP = 0.27, 0.175, 0.1, 0.12, 0.1  # inches
 _RC: dict[str, Any] = {
     "font.size": FONT,
     "axes.titlesize": FONT + 1,
@@ -71,6 +72,24 @@ def panels(
     for spare in axes[count:]:
         spare.set_axis_off()
     return figure, axes
+
+
+def set_heading(figure: Figure, heading: str, note: str = "") -> None:
+    """Write a bold heading and a grey note above the panels, from the left; the figure grows by their height."""
+    lines = wrap_text(note, figure.get_figwidth()) if note else ""
+    first, below = _HEADING if heading else 0.0, _NOTE_LINE * len(lines.splitlines()) + (_BELOW if lines else 0.0)
+    taken, high = first + below, figure.get_figheight()
+    figure.set_figheight(high + taken)
+    whole, left = high + taken, _LEFT / figure.get_figwidth()
+    figure.suptitle(
+        heading, x=left, y=1 - _TOP / whole, ha="left", va="top", fontsize=FONT + 2, fontweight="bold"
+    ).set_in_layout(False)
+    figure.text(left, 1 - (_TOP + first) / whole, lines, ha="left", va="top", fontsize=FONT, color=SOFT).set_in_layout(
+        False
+    )
+    engine = figure.get_layout_engine()
+    if isinstance(engine, ConstrainedLayoutEngine):
+        engine.set(rect=(0, 0, 1, high / whole))
 
 
 def key_columns(handles: Sequence[Artist], inches: float) -> int:

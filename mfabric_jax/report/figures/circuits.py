@@ -96,9 +96,9 @@ def build_region(demand: Any, circuits: Any, title: str = "", servers: Sequence[
     right.set(xlim=(-edge, edge), ylim=(-edge - 0.25, edge), aspect="equal")
     right.set_axis_off()
     below = "number: parallel circuits; pairs without circuits use packet switches"
-    write(right, 0, -edge - 0.1, below, style.FONT - 1, color="#444444")
+    write(right, 0, -edge - 0.1, below, style.FONT - 1, color=style.SOFT)
     if title:
-        figure.suptitle(title, fontsize=style.FONT + 3, fontweight="bold")
+        paper.set_heading(figure, title)
     return figure
 
 
@@ -108,7 +108,7 @@ def _heat_map(figure: Figure, axes: Axes, sent: np.ndarray, names: list[str]) ->
     most = float(sent.max())
     shown = np.ma.masked_array(sent, mask=np.eye(size, dtype=bool))
     image = axes.imshow(shown, cmap="Blues", vmin=0, vmax=most or 1.0)
-    axes.set_facecolor("#eeeeee")
+    axes.set_facecolor(style.RULE)
     small: dict[str, Any] = {"fontsize": style.FONT if step == 1 else style.FONT - 2.5}
     axes.set_xticks(range(0, size, step), names[::step], rotation=90 if max(map(len, names)) > 3 else 0, **small)
     axes.set_yticks(range(0, size, step), names[::step], **small)

@@ -220,7 +220,7 @@ class _Picture:
         self.axes.text(self.width + 0.3, y, head, va="top", fontsize=style.FONT - 0.5, fontweight="bold")
         for below, line in enumerate(lines):
             position = self.width + 0.3, y - 0.17 * bool(head) - 0.145 * below
-            self.axes.text(*position, line, va="top", fontsize=style.FONT - 1.5, color="#444444")
+            self.axes.text(*position, line, va="top", fontsize=style.FONT - 1.5, color=style.SOFT)
 
     def _nodes(self, number: int, row: NodeRow) -> None:
         base, font = self.level(number), min(8.0, 72 * 0.88 * row.width / (0.62 * len(f"{max(row.positions)}")))

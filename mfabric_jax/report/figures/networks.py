@@ -85,7 +85,7 @@ def build_graph(network: Any, *, utilisation: Any = None, title: str = "", place
     _draw_labels(axes, pairs, paths, placed)
     _draw_nodes(axes, kinds, names, placed)
     for line, text in enumerate(reversed(words)):
-        text_style = {"fontsize": style.FONT - 1.5, "ha": "center", "va": "bottom", "color": "#444444"}
+        text_style = {"fontsize": style.FONT - 1.5, "ha": "center", "va": "bottom", "color": style.SOFT}
         axes.text(middle, low[1] + _LINE_HEIGHT * line, text, **text_style)
     if keys:
         where = {
@@ -148,7 +148,7 @@ def _draw_labels(axes: Axes, pairs: Sequence[Pair], paths: list[np.ndarray], pla
         for text, along in texts:
             width, height = (0.62 * len(text) * 7 + 3) / 72, 0.14
             if free := style.free_place(places_on(path, along), width, height, taken):
-                colour = "#444444" if along is _ALONG else style.INK
+                colour = style.SOFT if along is _ALONG else style.INK
                 box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
                 write(axes, *free, text, 7, zorder=2.5, bbox=box, color=colour)
 

@@ -145,7 +145,7 @@ def build_interleaving(rows: Rows, title: str = "") -> Figure:
     colours = {job: JOB_COLOURS[index % len(JOB_COLOURS)] for index, job in enumerate(jobs)}
     figure = paper.blank(0.9 + _LINK_WIDE * len(columns), 1.1 + _LINK_HIGH * len(ways))
     if title:
-        figure.suptitle(title, fontsize=style.FONT + 2, fontweight="bold")
+        paper.set_heading(figure, title)
     every = figure.subplots(len(ways), len(columns), squeeze=False, sharey=True)
     cells = group_rows(rows, "way", "when")
     for (line, way), (index, when) in ((a, b) for a in enumerate(ways) for b in enumerate(columns)):

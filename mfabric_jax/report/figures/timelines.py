@@ -33,7 +33,7 @@ def _canvas(segments: Segments, heights: Sequence[float], title: str) -> tuple[F
     if not segments:
         raise InputError("segments must hold at least one segment, got none.")
     figure = paper.blank(_WIDE, sum(heights) + 0.65 * len(heights) + 0.85)
-    figure.suptitle(title, fontsize=style.FONT + 2, fontweight="bold")
+    paper.set_heading(figure, title)
     every = figure.subplots(len(heights), squeeze=False, height_ratios=heights)[:, 0].tolist()
     for axes, tall in zip(every, heights, strict=True):
         axes.set(ylim=(tall, 0), yticks=[])
@@ -245,7 +245,7 @@ def build_replayed(spans: Segments, parts: Segments, title: str = "") -> Figure:
     tall = _LANE * len(shown) + 0.4
     parts_tall = 0.3 * len(parts) + 0.3
     figure = paper.blank(_WIDE, tall + 1.6 + (parts_tall + 0.8 if parts else 0.0))
-    figure.suptitle(title, fontsize=style.FONT + 2, fontweight="bold")
+    paper.set_heading(figure, title)
     if not parts:
         _draw_ranks(figure.subplots(), spans, shown)
         return figure

@@ -84,7 +84,7 @@ def _figure(
     bar.set_label(meaning, labelpad=8)
     bar.outline.set_visible(False)  # pyright: ignore
     if title:
-        figure.suptitle(title)
+        paper.set_heading(figure, title)
     return figure
 
 
@@ -101,7 +101,7 @@ PREDICTORS = {
     "previous-layer": style.Look("Previous layer", "#CC79A7", "v"),
     "previous-iteration": style.Look("Previous iteration", "#0072B2", "s"),
     "moving-average": style.Look("Moving average", "#009E73", "o"),
-    "uniform": style.Look("Even shares", "#8a8a8a", "X"),
+    "uniform": style.Look("Even shares", style.FAINT, "X"),
 }
 _LOADS = style.Look("mean of layers; bar: their 10th to 90th percentile", "#0072B2", "o")
 

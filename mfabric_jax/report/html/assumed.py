@@ -11,6 +11,7 @@ from mfabric_jax.report.html.markup import join_names, tag, words
 from mfabric_jax.report.numerals import number
 from mfabric_jax.report.ranking import FAILURE
 from mfabric_jax.report.row_remarks import job_words
+from mfabric_jax.report.served import is_served
 
 _MADE = {
     "command": "by mfabric {}",
@@ -29,7 +30,16 @@ def assumed_section(rows: Rows, effective: Mapping[str, Any], command: str | Non
     resolved = effective.get("resolved", {})
     lines = [*_jobs(rows), ("GPUs", _gpus(rows, effective)), *_from(rows, resolved)]
     lines += [("Prices", sentence) for sentence in _own_prices(effective)]
-    if any(row.get(TOKEN_USD) is not None for row in rows) and "failures.rates" in resolved and FAILURE not in rows[0]:
+    of_serving = is_served(rows[0])
+    lines = (
+        [("Requests", _requests(resolved)), *(line for line in lines if line[0] != "Traffic")] if of_serving else lines
+    )
+    if (
+        not of_serving
+        and any(row.get(TOKEN_USD) is not None for row in rows)
+        and "failures.rates" in resolved
+        and FAILURE not in rows[0]
+    ):
         rates = resolved["failures.rates"]
         lines.append(("Failures", f"at the rates of {rates}" if rates else "Nothing fails in these rows."))
     lines += [("Rows", f"{_contents(rows)} {_provenance(rows, effective)}")]
@@ -87,6 +97,21 @@ def _from(rows: Rows, resolved: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Network", join(nics, words_of("", "network.paths", "paths: {}"), links)),
         *([("Circuits", join(*circuits, delays))] if circuits[0] else []),
     ]
+
+
+def _requests(resolved: Mapping[str, Any]) -> str:
+    """The load that settings state."""
+    form = {
+        "serving.prompt": "prompts of {} tokens",
+        "serving.answer": "answers of {} tokens",
+        "serving.load.rate": "{} a second",
+        "serving.load.arrivals": "arrivals of {}",
+    }
+    logged = resolved.get("serving.load.arrivals") is not None  # a log has its own prompts and answers
+    known = {name: None if logged and name == "serving.answer" else resolved.get(name) for name in form}
+    every = {name: value if isinstance(value, list) else [value] for name, value in known.items()}
+    texts = {name: [number(value) for value in values if value is not None] for name, values in every.items()}
+    return ", ".join(form[name].format(join_names(own)) for name, own in texts.items() if own)
 
 
 def _in_unit(seconds: float) -> str:

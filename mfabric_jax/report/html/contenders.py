@@ -3,11 +3,12 @@
 from typing import NamedTuple
 
 from mfabric_jax.report import style
-from mfabric_jax.report.grid import TIME, TOKEN_USD, WORTH
+from mfabric_jax.report.grid import GPU, TIME, TOKEN_USD, WORTH
 from mfabric_jax.report.html.markup import tag, words
 from mfabric_jax.report.numerals import number
 from mfabric_jax.report.ranking import Design, Over, Ranking, are_equal
 from mfabric_jax.report.row_remarks import MILLION
+from mfabric_jax.report.served import LOAD_USD, is_served
 
 BEST, EQUAL, BEHIND = "best", "equal", "behind"
 COLOURS = {BEST: style.BEST, EQUAL: style.EQUAL, BEHIND: style.BEHIND}
@@ -23,6 +24,7 @@ class Value(NamedTuple):
 
 
 VALUES = {
+    LOAD_USD: Value(1.0, "${}", "a million answer tokens", "dollars a million answer tokens at this load"),
     TOKEN_USD: Value(1.0, "${}", "a million tokens", "dollars a million tokens"),
     WORTH: Value(MILLION, "{}", "iterations a second for a M$ of network", "iterations a second for a M$ of network"),
     TIME: Value(1.0, "{} s", "an iteration", "seconds an iteration"),
@@ -56,7 +58,7 @@ class Contender(NamedTuple):
     @property
     def full_label(self) -> str:
         """The number, the name and the settings that it leaves out, as HTML."""
-        choice = "" if self.name == str(self.design) else self.design.choice
+        choice = "" if self.name == str(self.design) else _choice(self.design)
         small = f" {tag('small', words(choice))}" if choice else ""
         return self.badge + tag("span", tag("b", words(self.name)), small, class_="who")
 
@@ -73,9 +75,22 @@ def contenders(ranking: Ranking) -> list[Contender]:
             count,
             design,
             EQUAL if is_equal else BEST if design is best else BEHIND,
-            design.kind if named else str(design) or "all rows",
+            _name(design) if named else str(design) or "all rows",
             None if design is best else design.over(best, ranking.column),
             value.form.format(number(value.factor * design.mean[ranking.column])),
         )
         for count, (design, is_equal) in enumerate(ordered, 1)
     ]
+
+
+def _name(design: Design) -> str:
+    """The kind of a design; of serving, GPUs come first."""
+    gpu = design.settings.get(GPU)
+    return f"{gpu} on {design.network}" if gpu and is_served(design.rows[0]) else design.kind
+
+
+def _choice(design: Design) -> str:
+    """What the name leaves out."""
+    if not is_served(design.rows[0]):
+        return design.choice
+    return design._replace(settings={name: value for name, value in design.settings.items() if name != GPU}).choice

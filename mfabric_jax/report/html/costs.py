@@ -10,11 +10,17 @@ from mfabric_jax.report.html.contenders import COLOURS, Contender
 from mfabric_jax.report.html.markup import small_table, tag
 from mfabric_jax.report.numerals import millions, number, usable
 from mfabric_jax.report.ranking import FAILURE, Ranking
+from mfabric_jax.report.served import LOAD_USD
 from mfabric_jax.report.style import BEHIND, BEST, RULE, Look
 
 LOST, SPARE, PART = "lost_usd_per_month", "spare_usd_per_month", "spare_part_usd_per_month"
 TITLES = {"kJ/Mtok": "kJ / M tokens", "Mtok/s": "M tokens / s", "s": "seconds"}
-RANKED = {TOKEN_USD: "$/Mtok", TIME: "s", "seconds": "s"}  # titles of what ranks, which the ranking shows
+RANKED = {
+    LOAD_USD: "$/Mtok at this load",
+    TOKEN_USD: "$/Mtok",
+    TIME: "s",
+    "seconds": "s",
+}  # titles of what ranks, which the ranking shows
 IN_BARS = ("cluster M$", "network M$")  # titles
 _OTHERS = Look("all else", RULE)
 _SAME_CASE = ("model", "fabric", "nic_gbps", "gpus", "policy")

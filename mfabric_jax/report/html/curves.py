@@ -45,8 +45,10 @@ def curves_figure(panel: Panel, labels: Mapping[style.Look, str] | None = None) 
     if not panel.curves:
         return tag("figure", tag("figcaption", words(panel.title)), tag("p", "No result."), class_="plot")
     count = len(panel.columns)
-    across = Axis(-0.5, count - 0.5, False, range(count)) if count else axis_of((x for x, _ in panel.points), True)
-    up = axis_of([y for _, y in panel.points] + [y for curve in panel.curves for ends in curve.spread for y in ends])
+    every_x = [*(x for x, _ in panel.points), *panel.reach_x]
+    across = Axis(-0.5, count - 0.5, False, range(count)) if count else axis_of(every_x, True)
+    spread = [y for curve in panel.curves for ends in curve.spread for y in ends]
+    up = axis_of([*(y for _, y in panel.points), *spread, *panel.reach])
     ends = _end_labels(panel.curves, labels or {}, across, up)
     stairs = _stairs(panel, across, up) if panel.stairs else ""
     inside = _grid(panel, across, up) + stairs + "".join(_lines(panel, across, up)) + "".join(_marks(panel, across, up))

@@ -9,15 +9,17 @@ from mfabric_jax.fabric.cost import package_table
 from mfabric_jax.report.grid import GPU, TIME, TOKEN_USD, WORTH, Rows, values_in
 from mfabric_jax.report.html.contenders import BEST, EQUAL, VALUES, Contender, contenders
 from mfabric_jax.report.html.markup import join_names, small_table, tag, words
+from mfabric_jax.report.html.served_facts import pools_words, served_facts
 from mfabric_jax.report.numerals import count_phrase, number, percent
 from mfabric_jax.report.ranking import Ranking
 from mfabric_jax.report.row_remarks import band_words, error_words
+from mfabric_jax.report.served import LOAD_USD, arrival_words, is_served, verdict_without
 from mfabric_jax.support.bands import HIGH, LOW
 from mfabric_jax.support.measured_errors import date_of_errors, errors_by_gpu, ratio_errors
 
 Fact = tuple[str, str, str]  # what, its value, and a sentence
-_WINS = {TOKEN_USD: "costs least", WORTH: "does most for a dollar of the network"}
-_TIES = {TOKEN_USD: "cost the same", WORTH: "do the same for a dollar of the network"}
+_WINS = {LOAD_USD: "costs least", TOKEN_USD: "costs least", WORTH: "does most for a dollar of the network"}
+_TIES = {LOAD_USD: "cost the same", TOKEN_USD: "cost the same", WORTH: "do the same for a dollar of the network"}
 _DATE = re.compile(
     r"((January|February|March|April|May|June|July|August|September|October|November|December) )?\b20\d\d\b"
 )
@@ -28,12 +30,14 @@ def headline(rankings: Mapping[str, Ranking], rows: Rows, effective: Mapping[str
     """Return the verdict and its facts as HTML; "" if nothing is ranked and no `verdict` is given."""
     ranked = {model: ranking for model, ranking in rankings.items() if ranking.shown}
     if not ranked:
+        verdict = verdict or verdict_without(rows)
         return tag("section", tag("p", words(verdict), class_="verdict"), class_="headline") if verdict else ""
     every = {model: contenders(ranking) for model, ranking in ranked.items()}
     if len(ranked) == 1:
         ((model, ranking),) = ranked.items()
         own, beside = every[model], tag("p", words(ranking.conclusion), class_="conclusion")
-        facts, written = [_lead(own), _band(own[0], ranking.column)], verdict or verdict_words(ranking, own)
+        facts = [*served_facts(own[0]), _lead(own), _band(own[0], ranking.column)]
+        written = verdict or verdict_words(ranking, own, effective)
     else:
         beside, facts = _by_model(ranked, every), []
         written = verdict or _over_models(every)
@@ -46,10 +50,12 @@ def headline(rankings: Mapping[str, Ranking], rows: Rows, effective: Mapping[str
     return "\n" + tag("section", head, beside, tag("dl", *cards, class_="facts"), class_="headline") + "\n"
 
 
-def verdict_words(ranking: Ranking, own: Sequence[Contender]) -> str:
+def verdict_words(ranking: Ranking, own: Sequence[Contender], effective: Mapping[str, Any]) -> str:
     """Return the verdict on a ranking, such as "fat-tree costs least: $0.219 a million tokens"."""
     unit = VALUES[ranking.column].unit
     value = f"{values_words(_equal(own) or own[:1])} {unit}".strip()
+    if ranking.column == LOAD_USD:
+        value = f"{value} {arrival_words(own[0].design.rows[0], effective.get('resolved', {}))}"
     if equal := _equal(own):
         names = f"These {len(equal)}" if len(equal) > _MOST_NAMES else join_names([each.name for each in equal])
         verb = "are equal" if len(equal) > _MOST_NAMES else _TIES.get(ranking.column, "are equally fast")
@@ -93,17 +99,28 @@ def _by_model(ranked: Mapping[str, Ranking], every: Mapping[str, Sequence[Conten
     for index, (model, own) in enumerate(every.items()):
         equal, behind = _equal(own), _behind(own)
         links.append(tag("a", words(model), href=f"#job{index}"))
-        names = join_names([each.name for each in equal or own[:1]])
+        names = join_names([_with_speed(each) for each in equal or own[:1]])
         lines.append(
             {"best": f"equal: {names}" if equal else names}
             | {"value": values_words(equal or own[:1])}
-            | {"next outside the error": f"{behind.name} {behind.over}" if behind else "none"}
-            | {"time and band": _band_words(own[0])}
+            | {"next outside the error": f"{_with_speed(behind)} {behind.over}" if behind else "none"}
+            | _size_or_time(own[0])
         )
     titles = list(dict.fromkeys(VALUES[ranking.column].title for ranking in ranked.values()))
     title = titles[0] if len(titles) == 1 else "value"
     lines = [{title if name == "value" else name: text for name, text in line.items()} for line in lines]
     return small_table(lines, {"job": links})
+
+
+def _with_speed(each: Contender) -> str:
+    """The name of a design with the bandwidth of its NICs, if that varies: each job may be best at another one."""
+    gbps = each.design.settings.get("nic_gbps")
+    return each.name if gbps is None or "Gbps" in each.name else f"{each.name} {number(gbps)} Gbps"
+
+
+def _size_or_time(best: Contender) -> dict[str, str]:
+    row = best.design.rows[0]
+    return {"GPUs": pools_words(row)} if is_served(row) else {"time and band": _band_words(best)}
 
 
 # ------------------------------------------------------------------------------------------------------------- facts
@@ -115,7 +132,8 @@ def _lead(own: Sequence[Contender]) -> Fact:
     over = behind.over
     low, high = (percent(end - 1, signed=True) for end in over.ends)
     leader = f"the best of the {len(equal)} equal designs" if equal else own[0].name
-    sentence = f"{behind.name} over {leader}; with the error {low} to {high}."
+    error = f"; with the error {low} to {high}" if over.ends[0] < over.ends[1] else ""
+    sentence = f"{behind.name} over {leader}{error}."
     return name, percent(over.ratio - 1, signed=True), sentence
 
 
@@ -181,8 +199,17 @@ def _prices(rows: Rows, effective: Mapping[str, Any]) -> Fact | None:
     table, gpus = package_table(), gpus_of(rows, effective)
     sources = [f"{gpu}: {table['gpus'][gpu]['source']}" for gpu in gpus if gpu in table["gpus"]]
     network = table["source"]["switch_port"]
-    dates = [f"network {_date(network)}", *(f"GPU {_date(source)}" for source in dict.fromkeys(sources))]
-    return "Prices of", ", ".join(dates), ". ".join([f"Network: {network}", *sources]) + "."
+    dates = ", ".join([f"network {_date(network)}", *_dates_of_gpus(sources)])
+    return "Prices of", dates, ". ".join([f"Network: {network}", *sources]) + "."
+
+
+def _dates_of_gpus(sources: Sequence[str]) -> list[str]:
+    """The date of one source, or the first and the last year of several dates, in words; [] without sources."""
+    dates = list(dict.fromkeys(map(_date, sources)))
+    if len(dates) < 2:
+        return [f"GPU {date}" for date in dates]
+    years = sorted({date.split()[-1] for date in dates})
+    return [f"GPUs {' to '.join(dict.fromkeys((years[0], years[-1])))}"]
 
 
 def _date(source: str) -> str:

@@ -46,8 +46,8 @@ def small_table(lines: Sequence[Mapping[str, Any]], first: Mapping[str, Sequence
 
     `first`: cells of first columns, as HTML, by name.
     """
-    kinds = {name: "number" if _is_number(name, lines) else None for name in lines[0]}
-    texts = {name: cells for name, (_, *cells) in zip(lines[0], cells_of(lines), strict=True)}
+    texts = {name.strip(): cells for name, *cells in cells_of(lines)}
+    kinds = {name: "number" if _is_number(name, lines) else None for name in texts}
     cells = dict(first or {}) | {name: [words(text.strip()) for text in own] for name, own in texts.items()}
     titles = [tag("th", words(name), scope="col", class_=kinds.get(name)) for name in cells]
     named = [[tag("td", text, class_=kinds.get(name), data_label=name) for text in own] for name, own in cells.items()]
@@ -56,4 +56,4 @@ def small_table(lines: Sequence[Mapping[str, Any]], first: Mapping[str, Sequence
 
 
 def _is_number(name: str, lines: Sequence[Mapping[str, Any]]) -> bool:
-    return name in NUMBERS or any(isinstance(line[name], float | int) for line in lines)
+    return name in NUMBERS or any(isinstance(line.get(name), float | int) for line in lines)

@@ -24,9 +24,11 @@ from mfabric_jax.report.html.panels import charts_markup, charts_of
 from mfabric_jax.report.html.pictures import picture, pictures_in
 from mfabric_jax.report.html.ranked import ranking_section
 from mfabric_jax.report.html.rows_table import rows_table
+from mfabric_jax.report.html.served_facts import times_section
 from mfabric_jax.report.html.set_up import set_up_section
 from mfabric_jax.report.ranking import MOST_OF_PAGE, Ranking, not_ranked, possible, rankings
 from mfabric_jax.report.row_remarks import remarks
+from mfabric_jax.report.served import is_served, with_limits
 from mfabric_jax.support.atomic import check_file, replacing, suffix
 
 EXTENSIONS = (".html",)
@@ -90,6 +92,8 @@ def _text(value: str) -> str:
 def _title(rows: Rows, effective: Mapping[str, Any]) -> str:
     if command := effective.get("command"):
         return f"mfabric {command}"
+    if is_served(rows[0]):
+        return "mfabric serve"
     return "Fabrics compared" if {"model", "fabric", "nic_gbps"} <= rows[0].keys() else "Rows of results"
 
 
@@ -116,6 +120,7 @@ def _sections(
     verdict: str | None,
     command: str | None,
 ) -> str:
+    table, rows = rows, with_limits(rows, effective.get("resolved", {}))
     ranked = rankings(rows, effective, MOST_OF_PAGE)
     warn, others = warnings_and_remarks([*remarks(rows, effective), *effective.get("not_known", ())])
     warn = [*_models_without_rank(rows, ranked), *not_ranked(rows), *warn]
@@ -131,8 +136,8 @@ def _sections(
         written += section("Charts", charts)
     if folder is not None:
         written += section("Pictures", tag("div", *map(picture, pictures_in(folder)), class_="pictures"))
-    written += section("What was assumed", assumed_section(rows, effective, command), bullets(others), class_="notes")
-    written += section("Rows", rows_table(rows, bool(ranked)), class_="rows")
+    written += section("What was assumed", assumed_section(table, effective, command), bullets(others), class_="notes")
+    written += section("Rows", rows_table(table, bool(ranked)), class_="rows")
     return written + section("Configuration", _configuration(effective))
 
 
@@ -141,7 +146,9 @@ def _models_without_rank(rows: Rows, ranked: Mapping[str, Ranking]) -> list[str]
     every = {str(row["model"]) for row in rows if row.get("model") is not None}
     possible_rows = {str(row["model"]) for row in rows if row.get("model") is not None and possible(row)}
     without = sorted(every - possible_rows) if ranked else []
-    return [f"No design in these rows can run {join_names(without)}."] if without else []
+    late = all(is_served(row) for row in rows)
+    named = f"No design in these rows {'serves' if late else 'can run'} {join_names(without)}{' in time' * late}."
+    return [named] if without else []
 
 
 def _job(index: int, model: str, ranking: Ranking) -> str:
@@ -154,6 +161,7 @@ def _job(index: int, model: str, ranking: Ranking) -> str:
     parts = {
         "Ranking": ranking_section(ranking, own),
         "Set-up": set_up_section(own),
+        "Times and limits": times_section(own),
         "Where the time goes": lanes_section(own),
         "Cost": costs_section(ranking, own),
         "What would change the order": multiples_section(ranking, own),

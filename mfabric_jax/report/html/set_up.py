@@ -9,6 +9,7 @@ from mfabric_jax.report.html.markup import small_table, tag, words
 from mfabric_jax.report.numerals import number
 
 SETTINGS = {  # titles by column
+    **{"load_decode_gpus": "decode GPUs", "load_prefill_gpus": "prefill GPUs"},
     **{"gpus": "GPUs", "nic_gbps": "Gbps of a NIC", "nic_use": "NICs are", "tp": "TP", "etp": "ETP", "ep": "EP"},
     **{
         "dp": "DP",
@@ -17,7 +18,14 @@ SETTINGS = {  # titles by column
         "micro_batch": "micro-batch",
         "sequence": "tokens of a sequence",
     },
-    **{"batch": "batch", "context": "context", "recompute": "recompute", "routing": "paths", "policy": "circuits by"},
+    **{
+        "prefill_ep": "prefill EP",
+        "batch": "batch",
+        "context": "context",
+        "recompute": "recompute",
+        "routing": "paths",
+        "policy": "circuits by",
+    },
     **{"circuits_for": "circuits for", "schedule": "circuit schedule", "ocs": "optical switch"},
     **{"region_servers": "servers of a region", "dispatch": "dispatch", "placement": "placement"},
     **{"compute_precision": "computed in", "precision": "sent in", "kernels": "kernels", "memory_gb": "GB of memory"},

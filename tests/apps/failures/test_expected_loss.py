@@ -10,7 +10,7 @@ import pytest
 from mfabric_jax import resolve
 from mfabric_jax.apps.failures import failures
 from mfabric_jax.apps.failures.failure_rows import Rate, expected_loss, read_rates
-from mfabric_jax.apps.failures.iterations import failures_of
+from mfabric_jax.apps.failures.iterations import failures_of, failures_of_cases
 from mfabric_jax.apps.failures.months import months
 from mfabric_jax.commands.failures import month_price_lines
 from mfabric_jax.fabric import NAMES
@@ -169,7 +169,9 @@ def test_hours_of_a_month_by_hand(name, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_with_stages", lambda *_: None)
     monkeypatch.setattr(module, "_hit_iterations", lambda one, hits: [times[left is not None] for _, left, _ in hits])
     case = small({"network.fabric": name, "job.parallel.dp": 2, "failures.rates": str(file)})
-    (month,) = months(failures(case))
+    rows = list(failures(case))
+    assert len(rows) == sum(len(config.present) for config in failures_of_cases(case))
+    (month,) = months(rows)
     goes_on, waits = MONTHS[name]
     assert month.lost_h == pytest.approx(730 * (goes_on * (STOP + SLOWER) + waits * (STOP + WAIT)), rel=1e-9)
     assert month.stopped_h == pytest.approx(730 * (goes_on * STOP + waits * (STOP + WAIT)), rel=1e-9)

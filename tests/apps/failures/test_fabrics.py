@@ -8,6 +8,7 @@ from mfabric_jax.apps.failures.failure_rows import availability
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.failures import slow_switches
 from mfabric_jax.fabric import Prices
+from mfabric_jax.policies import uniform
 from tests.evaluate.rows.test_resolve import STAGES, WAYS
 from tests.evaluate.rows.test_slow_switches import case_on
 from tests.evaluate.rows.test_wirings import WIRINGS, on
@@ -113,3 +114,26 @@ def test_failures_warn_of_the_worst_row_of_a_fabric():
     assert "keep circuits (--set circuits.reconfigure=span --set circuits.span.length=run)" in words
     still = [row | {"reconfig_s": 0.0, "healthy_reconfig_s": 0.0} for row in rows]
     assert not list(slow_switches(still, {"mfabric": "traffic"}))
+
+
+def counting(demand, region, *, previous=None, key=None, state=None):
+    return uniform(demand, region), 0 if state is None else state + 1
+
+
+def test_failures_keep_no_state_of_a_policy():
+    case = small({"network.fabric": "mfabric", "circuits.policy": counting})
+    with pytest.raises(InputError, match=r"circuits\.policy must have neither the keyword history nor state for fail"):
+        list(failures(case))
+
+
+def test_failures_of_a_tree_that_no_all_to_all_crosses():
+    """Groups of 8 ranks fill a server, so only gradients and sends cross NICs."""
+    inside = degrees(tp=1, pp=1, dp=8, ep=8) | {"network.fabric": "fat-tree", "network.oversubscription": 3.0}
+    inside |= {"network.leaf_servers": "most", "network.radix": 32}  # 24 NICs, of three servers, on a switch
+    kinds = ["electrical-nic", "nic-link", "link"]
+    every = list(failures(small(inside | {"failures.kinds": kinds})))
+    assert [each["failure"] for each in every] == kinds
+    for each in every:
+        assert each["ep_comm_s"] == pytest.approx(each["healthy_ep_comm_s"], rel=1e-9)
+        assert each["failed_s"] >= each["healthy_s"] * (1 - 1e-9)
+    assert every[0]["slow_down"] > 0

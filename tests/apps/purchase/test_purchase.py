@@ -6,9 +6,10 @@ import json
 import pytest
 
 from mfabric_jax import Case, InputError, cases, resolve, simulate
-from mfabric_jax.apps.purchase import Offer, offers_of, turning_points
+from mfabric_jax.apps.purchase import Offer, gpu_quotes, offers_of, turning_points, with_larger_switches
 from mfabric_jax.apps.purchase.offers import jobs_and_networks, usd_by_part
 from mfabric_jax.case import Cases
+from mfabric_jax.commands import buy_sentences as sentences
 from mfabric_jax.evaluate.rows.costs import bill_by_part, bill_of
 from tests.command_line import status
 
@@ -157,6 +158,85 @@ def test_scaled_prices_reverse_the_order_where_they_are_said_to(given, rows, tmp
     assert found >= 2
 
 
+@pytest.fixture(scope="module")
+def of_two_gpus():
+    """Networks of two kinds of GPUs, with the prices in a file."""
+
+    def offers_at(prices):
+        stated = JOB | {"model.recipe": "none", "network.prices": str(prices)}
+        axes = {"gpu.name": ["H200-SXM", "B200-HGX"], "network.fabric": ["fat-tree", "torus"]}
+        own = cases(Case().with_(stated), axes)
+        return offers_of(jobs_and_networks(own), list(own), simulate(own).rows())[1]
+
+    return offers_at
+
+
+def gpu_prices(file, **usd):
+    file.write_text(json.dumps({"gpus": {name.replace("_", "-"): {"usd": each} for name, each in usd.items()}}))
+    return file
+
+
+def test_each_gpu_has_a_price_that_changes_the_answer(of_two_gpus, tmp_path):
+    """At the multiple found, both networks cost the same."""
+    best, *_ = offers = of_two_gpus(gpu_prices(tmp_path / "now.json", H200_SXM=30000, B200_HGX=35000))
+    assert best.network.endswith("B200-HGX")
+    turned = {turning.part: turning for turning in turning_points(offers)}
+    factor, other = turned["B200-HGX"].above
+    assert other.network.endswith("H200-SXM")
+    assert turned["H200-SXM"].share == 0
+    again = of_two_gpus(gpu_prices(tmp_path / "then.json", H200_SXM=30000, B200_HGX=35000 * factor))
+    over = {offer.network: offer.over for offer in again}
+    assert over[best.network] == pytest.approx(over[other.network], rel=1e-6)
+    factor, other = turned["H200-SXM"].below
+    again = of_two_gpus(gpu_prices(tmp_path / "low.json", H200_SXM=30000 * factor, B200_HGX=35000))
+    over = {offer.network: offer.over for offer in again}
+    assert over[best.network] == pytest.approx(over[other.network], rel=1e-6)
+
+
+def test_prices_of_gpus_say_whose_they_are(tmp_path):
+    file = gpu_prices(tmp_path / "own.json", H200_SXM=20000)
+    axes = {"gpu.name": ["H200-SXM", "B200-HGX"], "network.fabric": ["fat-tree", "torus"]}
+    own, other = gpu_quotes(cases(Case().with_(JOB | {"model.recipe": "none", "network.prices": str(file)}), axes))
+    assert own == ("H200-SXM", 20000, None)
+    assert other[:2] == ("B200-HGX", 35000)
+    assert "J. Huang, March 2024" in other.source
+    assert next(sentences.on_gpu_prices([own])) == "H200-SXM: 20,000 $ is yours."
+    assert gpu_quotes([Case().with_(JOB | {"model.recipe": "none", "gpu.usd": 1234.0})]) == [("H100-SXM", 1234.0, None)]
+
+
+LARGE = JOB | {"job.parallel.gpus": 128, "job.batch.global_batch": 256, "model.recipe": "none"}
+
+
+def test_switches_of_twice_the_ports_only_where_a_tree_has_tiers_and_none_are_stated():
+    names = {"network.fabric": ["torus", "fat-tree"]}
+    small = cases(Case().with_(JOB | {"model.recipe": "none"}), names)  # one switch is enough
+    assert with_larger_switches(small) is None
+    assert with_larger_switches(cases(Case().with_(LARGE), {"network.fabric": ["torus", "rail-only"]})) is None
+    ports, larger = with_larger_switches(cases(Case().with_(LARGE), names))
+    assert ports == 128
+    assert [case.network.radix for case in larger] == [128, 128]
+    stated = dataclasses.replace(cases(Case().with_(LARGE), names), stated={"network.radix": 64})
+    assert with_larger_switches(stated) is None
+    assert with_larger_switches(cases(Case().with_(LARGE), names | {"network.radix": [64, 256]})) is None
+
+
+@pytest.mark.usefixtures("command_line")
+def test_the_answer_with_larger_switches_is_under_the_verdict(tmp_path, capsys):
+    """Ports are so dear that a tree of two tiers costs more than a torus, and a single switch less."""
+    prices = {"gbps": [400], "nic": [1499], "transceiver": [659], "switch_port": [16000]}
+    (tmp_path / "dear.json").write_text(json.dumps(prices))
+    stated = LARGE | {"network.prices": str(tmp_path / "dear.json"), "network.fabric": ["fat-tree", "torus"]}
+    (tmp_path / "case.json").write_text(json.dumps(dict(sorted(stated.items()))))
+    assert status("buy", tmp_path / "case.json", "--page", tmp_path / "page.html") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    other = "With 128-port switches at the same dollars a port: fat-tree costs least; torus costs 35.8% more. State"
+    assert text.startswith("torus costs least; fat-tree costs 16.9% more. " + other)
+    assert text.count(other) == 2
+    assert other in (tmp_path / "page.html").read_text("utf-8")
+    assert status("buy", tmp_path / "case.json", "--set", "network.radix=64") == 0
+    assert "128-port" not in capsys.readouterr().out
+
+
 @pytest.mark.usefixtures("command_line")
 def test_the_command_prints_the_answer_and_writes_the_page(tmp_path, capsys):
     (tmp_path / "rates.toml").write_text(RATES)
@@ -167,9 +247,11 @@ def test_the_command_prints_the_answer_and_writes_the_page(tmp_path, capsys):
     assert "All jobs together" in text
     assert "Prices that would change the answer" in text
     assert "Failures and spares add" in text
+    assert "lost h/month worst failure" in text
     page = (tmp_path / "page.html").read_text("utf-8")
     assert "<h1>Which network to buy</h1>" in page
     assert page.count("<table") >= 4
+    assert "worst failure" in page
     assert "mixtral-8x7b, sequence 8192: best by dollars a token" in page
     assert len((tmp_path / "rows.csv").read_text("utf-8").splitlines()) == 7
 

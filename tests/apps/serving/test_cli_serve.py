@@ -7,13 +7,14 @@ import re
 import numpy as np
 import pytest
 
+from mfabric_jax.apps.serving import cheapest, rows_within_limits, serve, sizing
 from mfabric_jax.apps.serving import rows as serving_rows
-from mfabric_jax.apps.serving import serve, sizing
 from mfabric_jax.apps.serving.rows import cached_deployment, row_of
 from mfabric_jax.apps.serving.sizing import MOST_BATCH, with_best_batch
 from mfabric_jax.case import Case, cases
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import serve_sentences
+from mfabric_jax.report.drawing import drawn
 from mfabric_jax.report.serving import serving_chart, serving_charts
 from tests.command_line import mistake, status
 
@@ -29,7 +30,7 @@ MEASURED = [
     *("prefill_memory_gb", "prefill_gpu", "prefill_nic_gbps", "prefill_gpu_memory_gb", "prefill_ep", "prefill_tokens"),
     *("prefill_overlap", "prefill_gpus"),
     *("requests", "most_requests", "memory_gb", "gpu_memory_gb", "fits", "batch_limit"),
-    *("usd_per_million_tokens", "kj_per_million_tokens", "bound_by"),
+    *("usd_per_million_tokens", "kj_per_million_tokens", "bound_by", "in_time"),
 ]
 WORDS = ("serve", "--model", "deepseek-v3", "--gpu", "H100-SXM", "--nic-gbps", "400")
 
@@ -190,7 +191,7 @@ def test_settings_that_differ_tell_rows_apart(capsys):
     assert len(titles) == len(set(titles)) == 4
     assert all(title.startswith("deepseek-v3 on H100-SXM, serving.") for title in titles)
     words = *WORDS, "--fabric", "fat-tree", "--tpot-ms", "50", "--set", "serving.formats.weights=fp8,bf16"
-    assert status(*words) == 0
+    assert status(*words, "--all-columns") == 0
     said = capsys.readouterr().out
     for weights in ("fp8", "bf16"):
         assert said.count(f"deepseek-v3 on fat-tree, serving.formats.weights {weights}: most tokens/s/GPU") == 1
@@ -251,7 +252,9 @@ def test_every_load_has_its_cheapest_row(capsys):
     assert status(*words, "--set", "serving.load.requests=300") == 0
     said = " ".join(capsys.readouterr().out.split())
     for rate in (4.0, 8.0):
-        assert re.search(rf"Cheapest: deepseek-v3 on [a-z-]+, serving.load.rate {rate}, ep 16, batch 16, at ", said)
+        assert re.search(
+            rf"Cheapest, but [a-z ]+: deepseek-v3 on [a-z- ]+, serving.load.rate {rate}, ep 16, batch 16, at ", said
+        )
     assert said.count("Cheapest") == 2
     assert "full-mesh: links join the servers of one group; the dollars lack the links that carry caches" in said
     assert status(*WORDS, "--fabric", "fat-tree", "--ep", "16", "--batch", "16") == 0
@@ -460,3 +463,95 @@ def test_the_cheapest_row_is_sought_among_all_rows(capsys):
     assert said.startswith("Cheapest: ")
     assert "ep 8" in said
     assert "0.1 $" in said
+
+
+def test_equal_dollars_go_to_the_shorter_tokens_under_a_load_and_to_more_tokens_without():
+    plain = {"load_requests": None, "usd_per_million_tokens": 1.0}
+    slow, quick, dear = (
+        plain | {"tokens_per_s_per_gpu": tokens, "usd_per_million_tokens": usd}
+        for tokens, usd in ((5.0, 1.0), (6.0, 1.0009), (9.0, 1.0011))
+    )
+    assert cheapest([slow, quick, dear]) is quick
+    early, late = ({"load_requests": 9, "load_tpot_p99_s": s, "load_usd_per_million_tokens": 1.0} for s in (0.04, 0.05))
+    assert cheapest([late, early]) is early
+
+
+def test_the_cheapest_under_a_load_says_what_the_load_does_not_show(capsys):
+    words = *WORDS[:3], "--gpu", "H200-SXM", "--nic-gbps", "400", "--fabric", "fat-tree,rail-only", "--ep", "8"
+    words = *words, "--rate", "20", "--answer", "100", "--tpot-ms", "90", "--set", "serving.prefill.ep=8"
+    predicted = *words, "--by", "predicted"
+    assert status(*predicted, "--set", "serving.load.requests=30") == 0
+    said = " ".join(capsys.readouterr().out.split()).replace("fat- tree", "fat-tree")
+    assert said.startswith("Cheapest, but the load is too short to show a steady state: deepseek-v3 on fat-tree, ep 8")
+    assert "Equal in every printed digit: rail-only." in said
+    assert "Under the load, as predicted:" in said
+    alone = "With ep 8 no all-to-all leaves a server: fabrics differ only in the price of their network."
+    assert alone in said
+    assert status(*words, "--set", "serving.load.requests=2000") == 0
+    said = " ".join(capsys.readouterr().out.split()).replace("fat- tree", "fat-tree")
+    assert said.startswith("Cheapest in time: deepseek-v3 on fat-tree, ep 8")
+    assert "$ a million answer tokens" in said
+    assert "Under the load, at the slow end of the band:" in said
+    upto, percent = map(
+        float, re.search(r"stay in time up to ([\d.]+) requests/s, ([\d.]+) % above yours", said).groups()
+    )
+    assert upto == pytest.approx(20 * (1 + percent / 100), rel=0.01)
+    assert said.count("stay in time up to") == 1
+    assert status("serve", "--fabric", "fat-tree,full-mesh", "--ep", "16", "--batch", "8") == 0
+    assert alone.replace("8", "16") not in capsys.readouterr().out
+
+
+def test_pools_that_a_load_exceeds_are_not_called_too_small_for_the_memory(capsys):
+    words = *WORDS, "--fabric", "fat-tree", "--ep", "64", "--batch", "32", "--answer", "200", "--rate", "4000"
+    assert status(*words, "--set", "serving.load.requests=4000") == 0
+    assert capsys.readouterr().out.startswith("deepseek-v3: no row fits the memory and keeps up with the load.")
+
+
+def test_the_table_shows_what_decides_and_every_column_on_request(capsys):
+    words = "serve", "--gpu", "MI300X,H20-SXM,H200-SXM", "--fabric", "fat-tree", "--ep", "64", "--tpot-ms", "50"
+    assert status(*words) == 0
+    said = capsys.readouterr().out
+    head = next(line for line in said.splitlines() if line.startswith("fabric "))
+    assert head.split("  ")[-1] == "$/M tokens"
+    assert "dispatch [us]" not in said
+    assert "prefill_gpu" not in said
+    assert "MI300X: kernel times are fitted to public tables" in said
+    assert "H20-SXM: kernel times are wide estimates" in said
+    assert "H200-SXM: " not in said
+    assert status(*words, "--all-columns") == 0
+    assert "dispatch [us]" in capsys.readouterr().out
+
+
+def test_many_sizes_have_an_axis_of_numbers_and_panels_share_their_scales():
+    alike = {"model": "m", "fabric": "fat-tree", "fits": True, "in_time": True, "tpot_limit_s": 0.05}
+    alike |= {"tokens_per_s_per_user": 20.0, "usd_per_million_tokens": None}
+    rows = [
+        alike | {"gpu": gpu, "ep": 4 * count, "tokens_per_s_per_gpu": each + count}
+        for gpu, each in (("a", 10.0), ("b", 500.0))
+        for count in range(1, 81)
+    ]
+    panels = serving_chart(rows).panels
+    assert [len(panel.columns) for panel in panels] == [0, 0]
+    assert [panel.curves[0].points[0] for panel in panels] == [(4, 11.0), (4, 501.0)]
+    figure = drawn.figure(serving_chart(rows))
+    first, second = (axes for axes in figure.axes if axes.get_title(loc="left"))
+    assert (first.get_yscale(), first.get_xscale()) == (second.get_yscale(), second.get_xscale())
+    assert (first.get_ylim(), first.get_xlim()) == (second.get_ylim(), second.get_xlim())
+    left, right = first.get_xlim()
+    assert sum(left <= tick <= right for tick in first.get_xticks()) < 16
+    few = serving_chart([row for row in rows if row["ep"] <= 16]).panels
+    assert few[0].columns == ["4", "8", "12", "16"]
+    assert few[0].reach == few[1].reach
+
+
+def test_rows_state_whether_they_are_in_time():
+    (early,), (late,) = (list(serve(case(serving__tpot_ms=limit, serving__ep=32))) for limit in (500.0, 1.0))
+    assert (early["in_time"], late["in_time"]) == (True, False)
+    assert rows_within_limits([early, late]) == [early]
+
+
+def test_domains_are_said_to_be_bought_whole(capsys):
+    assert status("serve", "--gpu", "GB200-NVL72", "--fabric", "nvl72,fat-tree", "--ep", 16, "--batch", 32) == 0
+    said = capsys.readouterr().out
+    assert said.count("nvl72: GPUs come in domains of 72, 64 of them at work. Dollars count the share") == 1
+    assert "fat-tree: GPUs come" not in said

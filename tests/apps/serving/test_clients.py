@@ -1,6 +1,7 @@
 """A closed loop of clients on one replica: rows, memory by hand, and what is refused."""
 
 import csv
+import re
 
 import pytest
 
@@ -91,7 +92,13 @@ def test_the_command_prints_and_writes(tmp_path, capsys):
     out = tmp_path / "rows.csv"
     words = ["--model", "deepseek-v3", "--gpu", "H200-SXM", "--tp", "8", "--clients", "4,16", "--out", str(out)]
     assert cli.main(["serve", *words, "--isl", "1024", "--osl", "512", "--engine", "sglang"]) == 0
-    assert "serving.replica.clients" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert all(line.startswith("clients ") for line in said.splitlines() if "tpot [ms]" in line or "ttft" in line)
+    assert "of which prompts [ms]" in said
+    tpot_ms, low, high = re.search(r"^ *4 .* ([\d.]+) +([\d.]+) to ([\d.]+)", said, re.MULTILINE).groups()
+    assert float(low) == pytest.approx(0.86 * float(tpot_ms), rel=0.01)
+    assert float(high) == pytest.approx(1.24 * float(tpot_ms), rel=0.01)
+    assert "band: of tpot; it holds 8 of 10 measured rows." in said
     rows = list(csv.DictReader(out.open()))
     assert [row["serving.replica.clients"] for row in rows] == ["4", "16"]
     assert float(rows[1]["tpot_s"]) == pytest.approx(client_row(CASE)["tpot_s"])

@@ -4,8 +4,10 @@ import pytest
 
 from mfabric_jax.apps.serving import deployment, serve
 from mfabric_jax.apps.serving.kinds import prefill_case, relative_price
-from mfabric_jax.case import Case
+from mfabric_jax.apps.serving.rows import effective
+from mfabric_jax.case import Case, cases
 from mfabric_jax.checks import InputError, Misfit
+from mfabric_jax.support.unread import Unread
 from mfabric_jax.workload import get_gpu
 from tests.command_line import mistake
 
@@ -118,3 +120,15 @@ def test_a_nic_without_bandwidth_is_refused():
 def test_clients_of_a_replica_have_no_second_kind(capsys):
     said = mistake(capsys, "serve", "--clients", "4", "--set", f"serving.prefill.gpu={H20}")
     assert "serving.prefill.gpu" in said
+
+
+def test_prices_of_gpus_of_neither_pool_are_named(tmp_path, recwarn):
+    own = tmp_path / "own.toml"
+    own.write_text("gpus.mine.usd = 1000\n")
+    gpu = tmp_path / "mine.toml"
+    gpu.write_text('like = "H200-SXM"\nname = "mine"\n')
+    case = Case().with_({"model.name": "deepseek-v3", "gpu.name": "H20-SXM", "network.prices": str(own)})
+    effective(cases(case.with_({"serving.prefill.gpu": str(gpu)})))
+    assert not recwarn.list
+    with pytest.warns(Unread, match="GPUs of no case .*: mine[.]"):
+        effective(cases(case))

@@ -291,6 +291,8 @@ def test_gpus_that_split_attention_hold_all_of_a_latent_cache_and_a_part_of_weig
 def test_a_prompts_cache_crosses_one_nic():
     """4,096 tokens of 70,272 bytes at 92.5 % of 50 GB/s: 6.2 ms."""
     assert float(deployed().transfer_s(400.0)) == pytest.approx(4096 * 61 * 576 * 2 / (0.925 * 50e9), rel=1e-12)
+    on_mfabric = deployed(network__fabric="mfabric", network__mfabric__optical_degree=5)  # 3 of 8 NICs leave a region
+    assert float(on_mfabric.transfer_s(400.0)) == pytest.approx(4096 * 61 * 576 * 2 / (0.925 * 50e9 * 3 / 8), rel=1e-12)
 
 
 def test_prefill_holds_the_caches_of_the_prompts_of_a_pass(tmp_path):

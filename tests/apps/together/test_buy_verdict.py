@@ -1,16 +1,168 @@
-"""The headline of `mfabric buy`: which networks are equal inside the model's own error."""
+"""What `mfabric buy` says: networks that are equal inside the error, hours lost to failures, set-ups found."""
 
+import json
 from types import SimpleNamespace
 
-from mfabric_jax.commands.buy import _verdict
+import pytest
+
+from mfabric_jax import Case, InputError, cases, simulate
+from mfabric_jax.apps.failures import failures
+from mfabric_jax.apps.purchase import jobs_and_networks
+from mfabric_jax.commands import buy, shared
+from mfabric_jax.commands.buy_sentences import cheapest_of_equal, facts, together, verdict
+from mfabric_jax.evaluate.setups import found
+from mfabric_jax.report import read_rows
+from tests.command_line import status
 
 
 def test_the_verdict_calls_networks_inside_the_error_equal():
     """Of ratios of two steps, 8 in 10 are within some 5%: 2% apart is equal, 20% is dearer."""
 
-    def verdict(*over):
-        return _verdict([SimpleNamespace(network=name, over=ratio) for name, ratio in zip("abc", over, strict=False)])
+    def said(*over):
+        return verdict([SimpleNamespace(network=name, over=ratio) for name, ratio in zip("abc", over, strict=False)])
 
-    assert verdict(1.0, 1.02, 1.2) == "a and b are equal inside the error (they differ by 2.0%); c costs 20.0% more"
-    assert verdict(2.0, 2.04, 2.06) == "a, b and c are equal inside the error (they differ by 3.0%)"
-    assert verdict(1.0, 1.2) == "a costs least; b costs 20.0% more"
+    assert said(1.0, 1.02, 1.2) == "a and b are equal inside the error (they differ by 2.0%); c costs 20.0% more"
+    assert said(2.0, 2.04, 2.06) == "a, b and c are equal inside the error (they differ by 3.0%)"
+    assert said(1.0, 1.2) == "a costs least; b costs 20.0% more"
+
+
+def test_equal_networks_differ_in_what_they_cost_to_buy():
+    def cheapest(*usd):
+        every = zip("abc", (1.0, 1.02, 1.2), usd, strict=True)
+        offers = [SimpleNamespace(network=n, over=o, rows=[{"cluster_cost_usd": u}]) for n, o, u in every]
+        return list(cheapest_of_equal(offers))
+
+    assert cheapest(3e6, 2e6, 1e6) == ["Of the equal networks, b costs least to buy: 2 M$."]
+    assert cheapest(2e6, 3e6, 1e6) == ["Of the equal networks, a costs least to buy: 2 M$."]
+    assert cheapest(2e6, 2e6, 1e6) == []
+
+
+def test_lost_hours_are_a_mean_over_jobs_and_name_the_worst_failure():
+    def month(**lost):
+        rows = [{"failure": kind, "lost_hours_per_month": hours} for kind, hours in lost.items()]
+        return SimpleNamespace(rows=rows, lost_h=sum(lost.values()))
+
+    price = {"network_cost_usd": 1e6, "cluster_cost_usd": 2e6}
+    offers = [SimpleNamespace(network=name, over=1.0, over_failing=1.1, usd=(2.0, 3.0), rows=[price]) for name in "ab"]
+    months = {"a": [month(gpu=3.0, switch=4.0), month(gpu=3.0, switch=0.0)], "b": [month(gpu=0.0)] * 2}
+    of_a, of_b = together(offers, ["short", "long"], months)
+    assert (of_a["lost h/month"], of_a["worst failure"]) == (pytest.approx(5.0), "gpu")
+    assert of_b["lost h/month"] == 0.0
+    assert "worst failure" not in of_b
+    assert "lost h/month" not in together(offers, ["short", "long"], {})[0]
+
+
+def test_facts_of_the_best_network_are_its_price_and_the_time_of_each_job():
+    price = {"gpus": 2048, "cluster_cost_usd": 81.2e6, "usd_per_gpu_hour": 2.31}
+    rows = [
+        price | {"training_days": 24.5, "training_usd": 2.7e6},
+        price | {"training_days": None, "training_usd": None},
+    ]
+    best = SimpleNamespace(network="torus", rows=rows)
+    assert list(facts(best, ["short", "long"], "H200-SXM", {"short": 1.59})) == [
+        "torus: 2,048 H200-SXM, cluster 81.2 M$, 2.31 $/GPU-hour.",
+        "short: the training takes 24.5 days and costs 2.7 M$; with the maker's set-up 1.59 times as long: 39.0 days.",
+    ]
+    assert list(facts(best, ["short", "long"], "H200-SXM", {"long": 1.2}))[2:] == [
+        "long: with the maker's set-up 1.2 times as long."
+    ]
+
+
+def test_makers_set_ups_are_those_of_the_best_network(monkeypatch):
+    open_cases = cases(Case(), {"network.fabric": ["fat-tree", "torus"]})
+    seconds = {"fat-tree": (2.0, 3.0), "torus": (4.0, None)}
+
+    def resolved(case):
+        found_s, recipe_s = seconds[case.network.fabric]
+        return SimpleNamespace(
+            server=SimpleNamespace(name="H200-SXM"), searched=SimpleNamespace(seconds=found_s, recipe_s=recipe_s)
+        )
+
+    monkeypatch.setattr("mfabric_jax.evaluate.resolving.resolve.resolve_without_jax", resolved)
+    named = [("job", "fat-tree"), ("job", "torus")]
+    assert buy._of_network("fat-tree", named, open_cases) == ("H200-SXM", {"job": 1.5})
+    assert buy._of_network("torus", named, open_cases) == ("H200-SXM", {})
+
+
+def test_set_ups_found_name_the_gpu_where_gpus_differ(monkeypatch):
+    networks = cases(Case(), {"network.fabric": ["fat-tree", "torus"], "gpu.name": ["H200-SXM", "B200-HGX"]})
+
+    def findings(every):
+        best = SimpleNamespace(words="tp 1")
+        yield from ((case, SimpleNamespace(seconds=1.0, one_s=1.0, recipe_s=None, best=best)) for case in every)
+
+    monkeypatch.setattr(found, "findings", findings)
+    told = "\n".join(shared.found_lines(networks))
+    assert told.count("B200-HGX") == told.count("H200-SXM") == 4  # two lines of the table, two of the words
+    assert "torus 400 Gbps, gpu B200-HGX" in " ".join(told.split())
+    assert "H200-SXM" not in "\n".join(shared.found_lines(cases(Case(), {"network.fabric": ["fat-tree", "torus"]})))
+
+
+JOB = {"model.name": "mixtral-8x7b", "model.recipe": "none", "model.blocks": 4, "job.parallel.gpus": 32}
+JOB |= {"job.search": "recipe", "job.parallel.tp": 1, "job.parallel.pp": 1, "job.parallel.ep": 8}
+
+
+@pytest.mark.usefixtures("command_line")
+def test_set_ups_are_written_as_cases_beside_the_rows(tmp_path, capsys):
+    settled = cases(Case().with_(JOB), {"job.batch.sequence": [2048, 8192], "network.fabric": ["fat-tree", "torus"]})
+    named = jobs_and_networks(settled)
+    _, command = buy._keep_set_ups(settled, named, str(tmp_path / "rows.csv"))
+    *words, file = command.split()
+    assert words == ["mfabric", "failures"]
+    assert len(list((tmp_path / "rows.setups").iterdir())) == len(settled)
+    assert status("compare", file, "--out", tmp_path / "one.csv") == 0
+    (again,), _ = read_rows(tmp_path / "one.csv")
+    (row,) = simulate(next(iter(settled))).rows()
+    assert again["iteration_s"] == pytest.approx(row["iteration_s"], rel=1e-6)
+    assert "32 GPUs" in capsys.readouterr().out
+    (line,) = buy._keep_set_ups(settled, named, None)
+    assert "--out rows.csv also writes case files" in line
+
+
+RATES = """
+[gpu]
+per_million_hours = 12
+[electrical-nic]
+per_million_hours = 0.3
+"""
+
+
+@pytest.mark.usefixtures("command_line")
+def test_what_failures_refuse_is_said_before_set_ups_are_searched(tmp_path, capsys, monkeypatch):
+    def settle(*_):
+        pytest.fail("searched first")
+
+    monkeypatch.setattr(shared, "settle", settle)
+    rates = tmp_path / "rates.toml"
+    words = "--model", "mixtral-8x7b", "--gpus", 32, "--fabric", "fat-tree,mfabric", "--set", f"failures.rates={rates}"
+    for command in ("buy", "failures"):
+        assert status(command, *words) == 2
+        assert "give a .toml or .json file of rates of failures" in capsys.readouterr().err
+    rates.write_text(RATES)
+    words += "--set", "circuits.reconfigure=on-demand,pays", "--set", "job.recompute=none"
+    refused = "circuits.reconfigure must be on-demand or reuse or predict for failures, got pays"
+    for command, network in (("buy", " (network: mfabric, reconfigure pays)"), ("failures", "")):
+        assert status(command, *words) == 2
+        assert f"{refused}{network}." in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.usefixtures("command_line")
+@pytest.mark.parametrize("without", ["fat-tree", "torus"])
+def test_a_network_without_dollars_of_failures_keeps_its_row(without, tmp_path, capsys, monkeypatch):
+    def fails(case, progress):
+        if case.network.fabric == without:
+            raise InputError("failures.kinds must not be gpu here.")
+        return failures(case, progress)
+
+    monkeypatch.setattr("mfabric_jax.apps.failures.failures", fails)
+    (tmp_path / "rates.toml").write_text(RATES)
+    changes = {"job.batch.global_batch": 64, "network.fabric": ["fat-tree", "torus"]}
+    (tmp_path / "case.json").write_text(json.dumps(dict(sorted((JOB | changes).items()))))
+    words = tmp_path / "case.json", "--set", f"failures.rates={tmp_path / 'rates.toml'}"
+    assert status("buy", *words, "--page", tmp_path / "page.html", "--out", tmp_path / "rows.csv") == 0
+    why = f"{without} has no dollars with failures: failures.kinds must not be gpu here."
+    text = " ".join(capsys.readouterr().out.split())
+    assert why in text
+    assert "lost h/month" in text
+    assert why in (tmp_path / "page.html").read_text("utf-8")
+    assert len((tmp_path / "rows.csv").read_text("utf-8").splitlines()) == 3

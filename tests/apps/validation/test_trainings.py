@@ -195,15 +195,19 @@ def test_measured_errors_of_gpus_are_said():
     (row,) = training_rows([EVERY["gpt-oss-64-b300-ep8"]])  # the only step of its GPU in EP 8
     assert abs(found["B300-HGX"].worst) >= abs(row["error"]) - 0.002
     said = accuracy_words(["H200-SXM", "A100-80GB-SXM", "H200-SXM"])
-    less = f"{-found['H200-SXM'].mean:.1%} less than the one step measured"
-    assert said.endswith(f": H200-SXM {less}; no step of A100-80GB-SXM was measured.")
-    assert said.startswith("Predicted time against measured training steps, routed evenly (mfabric validate training, ")
+    less = f"{-found['H200-SXM'].mean:.1%} below the one step measured"
+    assert said.startswith(
+        f"Predictions for H200-SXM are {less}; measured with even routing (mfabric validate training, "
+    )
+    assert said.endswith(". No step of A100-80GB-SXM was measured (mfabric validate training).")
+    several = next(gpu for gpu, one in found.items() if one.steps > 1)
+    assert f"measured steps on average ({found[several].steps} steps), " in accuracy_words([several])
     assert {CLUSTER[name] for name in ("traffic.generated.skew", "compute.experts")} == {0.0, "balanced"}
     rows = [{"model": "m", "fabric": "f", "iteration_s": 1.0}]
     kernels = {"compute.rate": "kernels", "compute.kernels.table": None, "gpu.name": "H200-SXM"}
     for other in ({"compute.rate": "efficiency"}, {"compute.kernels.table": "mine.toml"}):
         for some, told in ((rows, kernels | other), ([rows[0] | other], kernels)):
-            assert not [one for one in remarks(some, {"resolved": told}) if "measured training steps" in one]
+            assert not [one for one in remarks(some, {"resolved": told}) if "validate training" in one]
     for differs in ({}, {"gpu.name": ["H200-SXM"]}, {"compute.rate": ["efficiency", "kernels"]}):
         assert accuracy_words(["H200-SXM"]) in remarks(rows, {"resolved": kernels | differs})
     whole = {"resolved": describe_cases(cases(Case()))["resolved"]}

@@ -5,9 +5,11 @@ import pytest
 
 from mfabric_jax import cases, resolve, simulate
 from mfabric_jax.evaluate.rows.costs import bill_of, unknown_parts
+from mfabric_jax.evaluate.rows.results import describe_cases
 from mfabric_jax.evaluate.rows.rows import changes_of, share_columns
 from mfabric_jax.report.ranking import rankings
 from mfabric_jax.report.tables import comparison
+from mfabric_jax.support.unread import Unread
 from mfabric_jax.workload import get
 from tests.small import base, small
 
@@ -77,6 +79,7 @@ def test_an_iteration_pays_its_time_and_its_energy(tmp_path):
     usd = found.cluster_usd * 2.0 / (5 * 8766 * 3600) + joules / 3.6e6 * 0.1
     assert row["joules_per_iteration"] == pytest.approx(joules, rel=1e-12)
     assert row["usd_per_iteration"] == pytest.approx(usd, rel=1e-12)
+    assert row["usd_per_gpu_hour"] == pytest.approx(usd / 2.0 * 3600 / job.gpus, rel=1e-12)
     assert row["usd_per_million_tokens"] == pytest.approx(usd * 1e6 / tokens, rel=1e-12)
     assert row["joules_per_million_tokens"] == pytest.approx(joules * 1e6 / tokens, rel=1e-12)
     assert row["perf_per_cluster_dollar"] == pytest.approx(1 / (2 * found.cluster_usd), rel=1e-12)
@@ -151,6 +154,18 @@ def test_what_is_not_known_is_said(tmp_path):
     own.write_text('[gpus.GB300-NVL72]\nusd = 1000\nserver = "nvl72"\n')
     found, unknown = bill("fat-tree", {"gpu.name": "GB300-NVL72", "network.prices": str(own)})
     assert (found.cluster_usd, unknown) == (found.network_usd + GPUS * 1000, [])
+
+
+def test_prices_of_gpus_of_no_case_are_named(tmp_path, recwarn):
+    gpu, own = tmp_path / "mine.toml", tmp_path / "own.toml"
+    gpu.write_text('like = "H100-SXM"\nname = "mine"\n')
+    own.write_text("gpus.H200.usd = 1000\ngpus.H100-SXM.usd = 1000\ngpus.mine.usd = 1000\n")
+    case = base().with_({"network.prices": str(own)})
+    with pytest.warns(Unread, match="GPUs of no case .*: H200, mine[.]"):
+        describe_cases(cases(case))
+    own.write_text("gpus.mine.usd = 1000\n")
+    describe_cases(cases(case, {"gpu.name": ["H200-SXM", str(gpu)]}))
+    assert not recwarn.list
 
 
 def test_a_gpus_own_file_wins(tmp_path):

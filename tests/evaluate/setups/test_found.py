@@ -98,6 +98,24 @@ def test_a_changed_file_is_another_question(tiny):
     assert len(kept()) == 2
 
 
+def test_prices_are_no_part_of_the_question_but_the_delay_of_a_switch_is(tiny, tmp_path):
+    case, searches = tiny
+    optical = case.with_({"network.fabric": "mfabric"})
+    priced = tmp_path / "prices.toml"
+    for usd in (30000, 20000):
+        priced.write_text(f"gpus.H100-SXM.usd = {usd}\n[ocs.own]\nports = 64\ndelay_s = 0.01\nusd_per_port = {usd}\n")
+        anew(optical.with_({"network.prices": str(priced)}))
+        assert len(searches) == 2  # also on the fat-tree
+    optical = optical.with_({"network.prices": str(priced), "circuits.ocs": "own"})
+    for count, (delay_s, usd) in enumerate(((0.01, 100), (0.02, 100)), 3):
+        priced.write_text(f"[ocs.own]\nports = 64\ndelay_s = {delay_s}\nusd_per_port = {usd}\n")
+        anew(optical)
+        assert len(searches) == count
+        priced.write_text(priced.read_text().replace("= 100", "= 900"))
+        anew(optical)
+        assert len(searches) == count
+
+
 def test_nothing_is_kept_where_programs_are_not(tiny, monkeypatch):
     case, searches = tiny
     before = kept()

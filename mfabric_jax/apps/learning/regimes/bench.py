@@ -14,13 +14,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from mfabric_jax import policies
-from mfabric_jax.apps.learning.regimes.cells import DELAYS_S, DRIFTING, NIC_GBPS, OF_RECORDINGS, Regime
-from mfabric_jax.apps.learning.regimes.chains import SEEN, Chains, draw_chains
+from mfabric_jax.apps.learning.regimes.cells import DELAYS_S, DRIFTING, NIC_GBPS, OF_RECORDINGS, RECORDED, Regime
+from mfabric_jax.apps.learning.regimes.chains import SEEN, Chains, check_recording, draw_chains
 from mfabric_jax.apps.learning.regimes.controls import CONTROLS, SLOW, Control, of_policy
 from mfabric_jax.apps.learning.regimes.learned import learned
 from mfabric_jax.apps.learning.regimes.lookahead import clairvoyant_s, informed_s, table_of
 from mfabric_jax.case.policies import is_file, is_function
-from mfabric_jax.checks import InputError, check_list, distinct, whole
+from mfabric_jax.checks import InputError, check_list, distinct, not_negative, whole
 from mfabric_jax.evaluate.rows.results import provenance
 from mfabric_jax.fabric import Region
 from mfabric_jax.routing import degree_bound
@@ -42,11 +42,15 @@ class Regimes:
 
     also: tuple[str, ...] | None = None
     """Further policies, beside those that are always compared: names, files that mfabric train wrote, or
-    FILE.py:FUNCTION. A policy with the setting `history` gets the last 16 demands."""
+    FILE.py:FUNCTION. A policy with the setting `history` gets the last 16 demands; with the setting `state` it returns
+    (plan, state) and gets its last state, None at first."""
     full: bool = False
     """Draw twice as many seeds, chains and decisions."""
     servers: tuple[int, ...] = SIZES
-    """Sizes of regions; regimes of other sizes are left out."""
+    """Sizes of regions; regimes of other sizes are left out, so 8 and 32 leave one each. Regimes differ in the memory
+    of demand, its spread over pairs and experts, NICs, forecasts and routing."""
+    delays_s: tuple[float, ...] = DELAYS_S
+    """Delays of a reconfiguration, in seconds."""
     trace: str | None = None
     """Recording of routing, for regimes of recorded demand besides those of drifting demand."""
     seeds: int = 5
@@ -64,6 +68,8 @@ class Regimes:
         for servers in distinct("servers", check_list("servers", self.servers)):
             if servers not in SIZES:
                 raise InputError(f"servers must be among {', '.join(map(str, SIZES))}, got {servers}.")
+        for delay_s in distinct("delays_s", check_list("delays_s", self.delays_s)):
+            not_negative("delay_s", delay_s)
         for name in distinct("also", self.also) if self.also is not None else ():
             if name == LEARNED:
                 same = f"write '{LEARNED}()' for the policy of this name"
@@ -90,7 +96,7 @@ class Regimes:
     @property
     def blocks(self) -> list[int]:
         """Numbers of rows of the regimes, which are finished together."""
-        return [len(self.names(regime)) * len(DELAYS_S) for regime in self.regimes]
+        return [len(self.names(regime)) * len(self.delays_s) for regime in self.regimes]
 
     def names(self, regime: Regime) -> list[str]:
         """Return the compared policies, causal ones first."""
@@ -104,9 +110,13 @@ class Regimes:
 def compare_regimes(config: Regimes, *, progress: Callable[[str], None] | None = None, start: int = 0) -> Iterator[Row]:
     """Yield the rows of each regime when it is ready, by delay and policy; skip the first `start` rows.
 
-    The first regime runs alone, so that programs are compiled once; then two run at a time. Before, at the call, the
-    policies of `also` are tried: raise `InputError` if JAX cannot trace them or their circuits are not legal.
+    The first regime runs alone, so that programs are compiled once; then two run at a time. Before, at the call,
+    raise `InputError` if the recording is too short, if JAX cannot trace the policies of `also`, or if their circuits
+    are not legal.
     """
+    if config.trace is not None and any(regime.demand == RECORDED for regime in config.regimes):
+        seeds, per_seed, decisions = config.size
+        check_recording(config.trace, seeds * per_seed, decisions)
     for name, (servers, optical) in itertools.product(
         config.also or (), dict.fromkeys((regime.servers, regime.optical) for regime in config.regimes)
     ):
@@ -141,17 +151,15 @@ def _rows_of(config: Regimes, regime: Regime, tell: Callable[[str], None]) -> li
     where = describe(regime)
     tell(where)
     chains = draw_chains(regime, range(seeds), per_seed, decisions, config.trace)
-    delays = jnp.asarray(DELAYS_S, jnp.float32)
+    delays = jnp.asarray(config.delays_s, jnp.float32)
     table = table_of(chains, regime.routing)
-    served = {}
-    for name in config.names(regime):
-        if name in INFORMED or name == CLAIRVOYANT:
-            continue
-        tell(f"{where}: {name}")
+    served, deciding = {}, [name for name in config.names(regime) if name not in INFORMED and name != CLAIRVOYANT]
+    for number, name in enumerate(deciding):
+        tell(f"{where}: {number} of {len(deciding)} policies done; {name}")
         served[name] = _control(name)(_some(name, chains), delays, regime.routing)
     bound = np.asarray(_bounds(chains.region, chains.demand[:, SEEN:]), np.float64)
     rows = []
-    for number, delay_s in enumerate(DELAYS_S):
+    for number, delay_s in enumerate(config.delays_s):
         best = clairvoyant_s(table, delay_s)
         for name in config.names(regime):
             first = _choose_chains(name, chains)

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from mfabric_jax import units
 
-DELAYS_S = (0.0, units.us(100), units.ms(1), units.ms(10), units.ms(100))
+DELAYS_S = (0.0, units.ms(0.1), units.ms(1), units.ms(10), units.ms(100))
 PREVIOUS = "previous"  # the forecast of a demand is the demand before
 DRIFT, RECORDED = "drift", "recorded"
 NIC_GBPS = 400.0

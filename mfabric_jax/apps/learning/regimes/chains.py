@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Sequence
 
 import jax
@@ -14,10 +15,10 @@ from mfabric_jax.apps.learning.regimes.cells import NIC_GBPS, PREVIOUS, RECORDED
 from mfabric_jax.apps.learning.sources import BYTES_PER_SERVER, Drift
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
+from mfabric_jax.policies.reads import SEEN
 from mfabric_jax.traffic.demand_families import fold_to_servers, gate_trace
 from mfabric_jax.traffic.samplers import split_records
 
-SEEN = 16  # demands seen before the first decision
 ERRORS = 7919  # folded into the seed's key for the errors of forecasts
 
 
@@ -84,17 +85,42 @@ def _read_recording(regime: Regime, chains: int, steps: int, trace: str | None) 
 
     The micro-batches of a record follow each other, then come those of the next record.
     """
-    if trace is None:
-        raise InputError("regimes of recordings need trace, the recording.")
-    every = gate_trace(trace, None).count  # [record layer micro-batch source expert]
-    count = np.moveaxis(every[split_records(len(every), "test")], 1, 0)
+    count = _read_test_split(trace, chains, steps)
     servers = regime.servers
     demand = fold_to_servers(count, servers).reshape(len(count), -1, servers, servers)  # [layer all-to-all S S]
     many = demand.shape[1] // steps
     demand = demand[:, : many * steps].reshape(-1, steps, servers, servers)
-    if len(demand) < chains:
-        stretches = f"{chains} stretches of {steps} all-to-alls of a layer"
-        raise InputError(f"trace must have {stretches} in its test split, got {len(demand)}.")
     demand = jnp.asarray(demand[np.linspace(0, len(demand) - 1, chains).astype(int)], jnp.float32)
     demand = jnp.where(jnp.eye(servers, dtype=bool), 0, demand)
     return demand * (BYTES_PER_SERVER * servers / demand.sum((2, 3)).mean())
+
+
+def check_recording(trace: str, chains: int, decisions: int) -> None:
+    """Raise `InputError` if the recording is too short for this number of chains."""
+    _read_test_split(trace, chains, SEEN + decisions)
+
+
+def _read_test_split(trace: str | None, chains: int, steps: int) -> np.ndarray:
+    """Return the counts [layer record micro-batch source expert] of the test split, which hold `chains` stretches."""
+    if trace is None:
+        raise InputError("regimes of recordings need trace, the recording.")
+    every = gate_trace(trace, None).count  # [record layer micro-batch source expert]
+    records, layers, micro_batches = every.shape[:3]
+    test = split_records(records, "test")
+    if _stretches(test, steps, layers, micro_batches) < chains:
+        least = _least_records(chains, steps, layers, micro_batches)
+        raise InputError(
+            f"trace needs {least:,} records for {chains} stretches of {steps} all-to-alls of a layer (the test split "
+            f"is the last tenth), got {records:,}: record more iterations, or lower decisions, seeds or chains."
+        )
+    return np.moveaxis(every[test], 1, 0)
+
+
+def _least_records(chains: int, steps: int, layers: int, micro_batches: int) -> int:
+    tests = ((records, split_records(records, "test")) for records in itertools.count(1))
+    return next(records for records, test in tests if _stretches(test, steps, layers, micro_batches) >= chains)
+
+
+def _stretches(part: slice, steps: int, layers: int, micro_batches: int) -> int:
+    """Return how many stretches of `steps` all-to-alls of one layer these records hold."""
+    return layers * ((part.stop - part.start) * micro_batches // steps)

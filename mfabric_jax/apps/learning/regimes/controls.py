@@ -238,8 +238,9 @@ def of_policy(
 ) -> Served:
     """Call the policy before every all-to-all, with the forecast and the circuits in place.
 
-    A policy that has the setting `history` gets the last `SEEN` demands [SEEN S S], newest last. `region.delay_s` is
-    the delay; a plan with the previous circuits keeps them. Raise `InputError`, which gives its `name`, for circuits
+    A policy that has the setting `history` gets the last `SEEN` demands [SEEN S S], newest last. With the setting
+    `state` it returns (plan, state) and gets its last state, None at first. `region.delay_s` is the delay; a plan with
+    the previous circuits keeps them. Raise `InputError`, which gives its `name`, for circuits
     that are not legal.
     """
     name = name_of(policy) if name is None else name
@@ -253,28 +254,35 @@ def of_policy(
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _of_policy(policy: policies.Policy, routing: str, region: Region, forecast, demand, delays):
-    with_history = "history" in policies.settings_of(policy)
+    keywords = policies.settings_of(policy)
+    stateful = "state" in keywords
 
     def chain(delay: Array, forecast: Array, demand: Array):
         local = dataclasses.replace(region, delay_s=delay)
 
         def step(carry: Any, now: Any):
-            count, history, number = carry
+            count, history, state, number = carry
             forecast, demand = now
-            known = {"history": history} if with_history else {}
+            known = {"history": history, "state": state}
+            known = {name: value for name, value in known.items() if name in keywords}
             key = jax.random.fold_in(jax.random.key(0), number)
-            plan = policy(forecast, local, previous=Plan(Circuits(count)), key=key, **known)
+            returned: Any = policy(forecast, local, previous=Plan(Circuits(count)), key=key, **known)
+            plan, state = returned if stateful else (returned, None)
             after = plan.circuits.count.astype(count.dtype)
             exchange_s = fluid_lower_bound(region, Circuits(after), demand, routing=routing)
             history = jnp.concatenate([history[1:], demand[None]])
-            return (after, history, number + 1), (exchange_s, jnp.any(after != count), after)
+            return (after, history, state, number + 1), (exchange_s, jnp.any(after != count), after)
 
-        start = uniform_circuits(region.degrees), demand[:SEEN], jnp.zeros((), jnp.int32)
-        return lax.scan(step, start, (forecast[SEEN:], demand[SEEN:]))[1]
+        start = uniform_circuits(region.degrees), demand[:SEEN], None, jnp.zeros((), jnp.int32)
+        if not stateful:
+            return lax.scan(step, start, (forecast[SEEN:], demand[SEEN:]))[1]
+        carry, first = step(start, (forecast[SEEN], demand[SEEN]))
+        later = lax.scan(step, carry, (forecast[SEEN + 1 :], demand[SEEN + 1 :]))[1]
+        return jax.tree.map(lambda at_first, after: jnp.concatenate([at_first[None], after]), first, later)
 
     many = len(delays), len(demand)
     every = jnp.repeat(delays, many[1]), *(jnp.tile(each, (many[0], 1, 1, 1)) for each in (forecast, demand))
-    served = jax.vmap(chain)(*every)  # in nested maps, XLA of JAX 0.10.2 aborts on some networks
+    served = jax.vmap(chain)(*every)  # in nested maps, XLA of JAX 0.10.2 aborts on some users' networks
     return jax.tree.map(lambda each: each.reshape(*many, *each.shape[1:]), served)
 
 

@@ -17,7 +17,9 @@ from mfabric_jax.apps.learning.regimes.chains import SEEN, Chains, draw_chains
 from mfabric_jax.apps.learning.regimes.controls import CONTROLS, of_policy
 from mfabric_jax.apps.learning.regimes.lookahead import Table, clairvoyant_s, informed_s, table_of
 from mfabric_jax.checks import InputError
-from mfabric_jax.policies import get, uniform
+from mfabric_jax.fabric import Circuits
+from mfabric_jax.policies import Plan, get, greedy, try_out, uniform
+from mfabric_jax.routing import fluid_lower_bound
 
 SMALL = PAIRS._replace(servers=8)
 DELAYS = jnp.asarray(DELAYS_S, jnp.float32)
@@ -184,6 +186,18 @@ def test_an_interrupted_run_goes_on_with_the_same_rows(rows):
     assert timeless == [{name: value for name, value in row.items() if name != "decision_s"} for row in rows[-3:]]
 
 
+def test_delays_are_those_of_the_rows_and_progress_counts_policies(rows):
+    config, heard = Regimes(servers=(8,), seeds=2, chains=1, decisions=6, delays_s=(0.01, 0.0)), []
+    own = list(compare_regimes(config, progress=heard.append))
+    assert config.rows == len(own) == len(rows) * 2 // len(DELAYS_S)
+    gaps = {(row["policy"], row["delay_s"]): row["gap"] for row in rows}
+    assert [row["delay_s"] for row in own] == [0.01] * (len(own) // 2) + [0.0] * (len(own) // 2)
+    for row in own:
+        assert row["gap"] == pytest.approx(gaps[row["policy"], row["delay_s"]], abs=1e-3)
+    counts = [message.rpartition(": ")[2].partition(" policies")[0] for message in heard[1:]]
+    assert counts == [f"{number} of {len(counts)}" for number in range(len(counts))]
+
+
 def test_regimes_are_the_cells_of_the_study():
     assert len(DRIFTING) * len(DELAYS_S) >= 40
     assert len(set(DRIFTING)) == len(DRIFTING)
@@ -201,6 +215,8 @@ def test_regimes_are_the_cells_of_the_study():
             r"'learned' is ahead with renewal here: write 'learned\(\)' for the policy of this name",
         ),
         ({"decisions": 0}, "decisions must be"),
+        ({"delays_s": (-1.0,)}, "delay_s must be"),
+        ({"delays_s": (0.1, 0.1)}, "delays_s must name at least one and repeat none"),
     ],
 )
 def test_mistakes_are_one_sentence(settings, words):
@@ -226,7 +242,78 @@ def test_recordings_give_stretches_of_a_layer(monkeypatch):
     received = np.asarray(chains.demand).sum(2)
     assert (received[0, :, 1] > 0).all()
     assert (received[1, :, 0] > 0).all()
-    with pytest.raises(InputError, match="trace must have 20 stretches of 48 all-to-alls of a layer"):
-        draw_chains(regime, range(5), 4, 32, "trace")
     with pytest.raises(InputError, match="regimes of recordings need trace"):
         draw_chains(regime, range(5), 4, 32)
+
+
+def test_a_short_recording_is_told_before_anything_is_computed(monkeypatch):
+    """Two micro-batches: a stretch of 48 all-to-alls is 24 records of the last tenth, and a layer is one stretch."""
+    given = {"records": 200}  # 20 in the last tenth
+
+    def read(*words):
+        return SimpleNamespace(count=np.ones((given["records"], 2, 2, 8, 8), np.int8))
+
+    monkeypatch.setattr(regime_chains, "gate_trace", read)
+    monkeypatch.setattr(bench, "draw_chains", None)
+    config = Regimes(servers=(8,), trace="trace", seeds=2, chains=1, decisions=32)
+    with pytest.raises(InputError) as told:
+        compare_regimes(config)
+    words = str(told.value)
+    given["records"] = int(words.split()[2])
+    compare_regimes(config)
+    given["records"] -= 1
+    with pytest.raises(InputError, match="record more iterations, or lower decisions, seeds or chains"):
+        compare_regimes(config)
+    assert "for 2 stretches of 48 all-to-alls of a layer (the test split is the last tenth), got 200:" in words
+    compare_regimes(dataclasses.replace(config, servers=(32,)))
+
+
+def every_second(demand, region, *, previous=None, key=None, state=None):
+    """An own policy that counts its calls and follows a mean of forecasts at every second one."""
+    calls, mean = (jnp.zeros((), jnp.int32), demand) if state is None else state
+    mean = 0.7 * mean + 0.3 * demand
+    fresh = greedy(mean, region, rule="next").circuits.count
+    count = fresh if previous is None else jnp.where(calls % 2 == 1, fresh, previous.circuits.count)
+    return Plan(Circuits(count)), (calls + 1, mean)
+
+
+def test_a_policy_with_a_state_gets_what_a_plain_loop_gets():
+    chains, delay = draw_chains(SMALL, range(1), 2, 5), DELAYS[2:3]
+    served = of_policy(every_second, chains, delay, "split")
+    region = dataclasses.replace(chains.region, delay_s=delay[0])
+    for number in range(2):
+        count, state, seconds, changes = uniform(None, region).circuits.count, None, [], []
+        for forecast, demand in zip(chains.forecast[number, SEEN:], chains.demand[number, SEEN:], strict=True):
+            plan, state = every_second(forecast, region, previous=Plan(Circuits(count)), state=state)
+            changes.append(bool((plan.circuits.count != count).any()))
+            count = plan.circuits.count
+            seconds.append(float(fluid_lower_bound(region, Circuits(count), demand, routing="split")))
+        np.testing.assert_allclose(served.exchange_s[0, number], seconds, rtol=1e-5)
+        assert served.changed[0, number].tolist() == changes
+        assert changes[::2] == [False] * 3
+        assert changes[1]
+
+
+def plan_alone(demand, region, *, previous=None, key=None, state=None):
+    return uniform(demand, region)
+
+
+def grows(demand, region, *, previous=None, key=None, state=None):
+    return uniform(demand, region), demand[None] if state is None else jnp.concatenate([state, demand[None]])
+
+
+@pytest.mark.parametrize(
+    ("policy", "seen", "words"),
+    [
+        (every_second, 0, "returns a state, which only training iterations .* and `mfabric policies regimes` keep"),
+        (plan_alone, SEEN, r"has the keyword state, so it must return \(plan, state\), got Plan."),
+        (grows, SEEN, r"a state of the same types at every call, got float32\[1, 4, 4\], then float32\[2, 4, 4\]."),
+    ],
+)
+def test_a_state_that_no_one_can_keep_is_one_sentence(policy, seen, words):
+    with pytest.raises(InputError, match=f"policy mine {words}" if seen == 0 or policy is plan_alone else words):
+        try_out(policy, "mine", 4, 2, seen)
+
+
+def test_a_keyword_state_is_a_plain_setting_for_a_policy_that_returns_a_plan():
+    assert try_out(plan_alone, "mine", 4, 2) is None

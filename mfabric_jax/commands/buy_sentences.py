@@ -1,0 +1,204 @@
+"""What `mfabric buy` says: the verdict, the table of all jobs together, and the prices that would change the answer."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from mfabric_jax.case import Cases
+
+SAME = 0.001  # dollars within this fraction are equal
+WORDS = {  # of parts of a bill
+    **{"servers": "servers", "nic": "NICs", "transceiver": "transceivers", "fibre": "fibres"},
+    **{"switch_port": "switch ports", "ocs_port": "optical ports", "ocs": "optical switches"},
+    **{"panel_port": "patch panels", "rack_switch_per_server": "rack switches"},
+    "sharp_port": "SHARP of switch ports",
+}
+Months = Mapping[str, Sequence[Any]]  # of a network: the month of each job, with failures
+
+
+# --------------------------------------------------------------------------------------------------------------- tables
+def together(offers: Sequence[Any], jobs: Sequence[str], months: Months) -> list[dict[str, Any]]:
+    """Return a line for every network: its dollars over the best, with failures, and on each job."""
+    from mfabric_jax.report.numerals import percent
+
+    best = offers[0]
+    failing = [offer.over_failing for offer in offers if offer.over_failing is not None]
+    lines = []
+    for offer in offers:
+        line: dict[str, Any] = {"network": offer.network}
+        line["over best"] = percent(offer.over / best.over - 1, signed=True)
+        if failing and offer.over_failing is not None:
+            line["with failures"] = percent(offer.over_failing / min(failing) - 1, signed=True)
+        line |= _lost(months.get(offer.network, ()))
+        line |= {f"$/Mtok, {job}": usd for job, usd in zip(jobs, offer.usd, strict=True)}
+        line |= {"network M$": _millions(offer, "network_cost_usd"), "cluster M$": _millions(offer, "cluster_cost_usd")}
+        lines.append(line)
+    return lines
+
+
+def _lost(months: Sequence[Any]) -> dict[str, Any]:
+    """Return the hours that failures take of a month, the mean over jobs, and the kind that takes most of them."""
+    if not months:
+        return {}
+    of_kind: Counter[str] = Counter()
+    for month in months:
+        for row in month.rows:
+            of_kind[row["failure"]] += row["lost_hours_per_month"]
+    lines = {"lost h/month": sum(month.lost_h for month in months) / len(months)}
+    ((kind, lost_h),) = of_kind.most_common(1)
+    return lines | ({"worst failure": kind} if lost_h else {})
+
+
+def _millions(offer: Any, column: str) -> str:
+    """Return a cost in millions of dollars; a range if jobs differ in it."""
+    from mfabric_jax.report.numerals import millions, number
+
+    return _range(offer, column, lambda usd: number(millions(usd)))
+
+
+def _range(offer: Any, column: str, written: Callable[[Any], str]) -> str:
+    """Return a column of an offer's rows as `written`; a range if jobs differ in it."""
+    values = [row[column] for row in offer.rows]
+    return " to ".join(dict.fromkeys(map(written, (min(values), max(values)))))
+
+
+def price_lines(turnings: Sequence[Any]) -> list[dict[str, Any]]:
+    from mfabric_jax.report.numerals import number, percent
+
+    lines = []
+    for turning in turnings:
+        if not (turning.share or turning.below or turning.above):
+            continue
+        line: dict[str, Any] = {"price of": WORDS.get(turning.part, turning.part), "share": percent(turning.share)}
+        for name, point in (("cheaper", turning.below), ("dearer", turning.above)):
+            line[name] = "no other" if point is None else f"from {number(point[0])} x: {point[1].network}"
+        lines.append(line)
+    return lines
+
+
+# ------------------------------------------------------------------------------------------------------------ sentences
+def sentences(offers: Sequence[Any], others: Sequence[str], unknown: Mapping[str, str]) -> Iterator[str]:
+    """Yield remarks on all jobs together. `unknown`: why a network's dollars with failures are unknown."""
+    from mfabric_jax.report.numerals import percent
+    from mfabric_jax.report.row_remarks import HELD
+    from mfabric_jax.support.measured_errors import ratio_errors
+
+    best = offers[0]
+    yield f"{verdict(offers)}."
+    yield from cheapest_of_equal(offers)
+    error = percent(ratio_errors().eight_in_ten)
+    yield f"The model's own error is {error}: 8 in 10 measured ratios of two steps are within."
+    low, high = _band(best)
+    yield f"All dollars may be {percent(1 - low)} less to {percent(high - 1)} more ({HELD})."
+    if others:
+        lacks = "some job lacks memory, a price or a switch that is fast enough"
+        yield f"Not ranked, because {lacks}: {', '.join(others)}."
+    yield from _on_failures(offers, unknown)
+    yield "Every job counts alike: its dollars over those of its cheapest network, averaged over jobs."
+
+
+def _on_failures(offers: Sequence[Any], unknown: Mapping[str, str]) -> Iterator[str]:
+    from mfabric_jax.report.numerals import percent
+
+    best, known = offers[0], [offer for offer in offers if offer.over_failing is not None]
+    for offer in offers:
+        if offer.network in unknown:
+            yield f"{offer.network} has no dollars with failures: {unknown[offer.network]}"
+    if best.over_failing is not None:
+        failing = min(known, key=lambda own: own.over_failing)
+        worth = percent(best.over_failing / best.over - 1)
+        tied = best.over_failing <= (1 + SAME) * failing.over_failing
+        same = "it stays the best" if tied else f"{failing.network} costs least then"
+        yield f"Failures and spares add {worth} to {best.network}; {same}."
+    elif not known and not unknown:
+        yield "Nothing fails here; --set failures.rates=FILE adds the dollars of failures and spares."
+
+
+def facts(best: Any, jobs: Sequence[str], gpu: str, makers: Mapping[str, float]) -> Iterator[str]:
+    """Yield what the best network costs to buy and each job to train.
+
+    - `gpu`: its GPUs; `makers`: by job, seconds with the maker's set-up over those with the set-up found.
+    """
+    from mfabric_jax.report.numerals import millions, number, usable
+
+    gpus, an_hour = _range(best, "gpus", "{:,}".format), _range(best, "usd_per_gpu_hour", number)
+    yield f"{best.network}: {gpus} {gpu}, cluster {_millions(best, 'cluster_cost_usd')} M$, {an_hour} $/GPU-hour."
+    for job, row in zip(jobs, best.rows, strict=True):
+        days, usd = usable(row["training_days"]), usable(row["training_usd"])
+        costs = "" if usd is None else f" and costs {number(millions(usd))} M$"
+        parts = [] if days is None else [f"the training takes {number(days)} days{costs}"]
+        if ratio := makers.get(job):
+            longer = "" if days is None else f": {number(ratio * days)} days"
+            parts.append(f"with the maker's set-up {number(ratio)} times as long{longer}")
+        if parts:
+            yield f"{job}: {'; '.join(parts)}."
+
+
+def left_out(cases: Cases, unrated: Sequence[str], larger: Sequence[str]) -> Iterator[str]:
+    """Yield what the dollars of failures leave out, and the switches that trees are made of."""
+    from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax
+    from mfabric_jax.evaluate.resolving.set_up import switch_words, tier_words
+
+    if unrated:
+        yield f"No rate is given for {', '.join(unrated)}; dollars with failures leave them out."
+    words_of = tier_words if larger else switch_words  # the order with larger switches is already said
+    if words := words_of([resolve_without_jax(block.case) for block in cases.blocks]):
+        yield words
+
+
+def _band(offer: Any) -> tuple[float, float]:
+    """Return the widest band of an offer's seconds, over the predicted ones."""
+    ends = [(row["low_s"] / row["iteration_s"], row["high_s"] / row["iteration_s"]) for row in offer.rows]
+    return min(low for low, _ in ends), max(high for _, high in ends)
+
+
+def on_larger_switches(ports: int, offers: Sequence[Any]) -> str:
+    """Return the answer with switches of twice the ports."""
+    what = f"With {ports}-port switches at the same dollars a port"
+    return f"{what}: {verdict(offers)}. State network.radix as your vendor's switches have it."
+
+
+def on_gpu_prices(quotes: Sequence[Any]) -> Iterator[str]:
+    """Yield whose price that of each GPU is."""
+    for quote in quotes:
+        whose = "yours" if quote.source is None else f"the catalogue's, not yours ({quote.source})"
+        yield f"{quote.name}: {quote.usd:,.0f} $ is {whose}."
+
+
+def on_prices(offers: Sequence[Any]) -> Iterator[str]:
+    yield (
+        f"Share: part of the dollars of {offers[0].network}. Cheaper, dearer: the multiple of today's price from which "
+        "another network costs least, other prices unchanged and without failures."
+    )
+
+
+def verdict(offers: Sequence[Any]) -> str:
+    """Return the headline of the page: the best network and its lead, or the networks inside the error of the best."""
+    from mfabric_jax.report.numerals import percent
+
+    best, *others = offers
+    _, *near = _equal(offers)
+    behind = others[len(near) :]
+    leads = f"{best.network} costs least"
+    if near:
+        names = ", ".join(offer.network for offer in (best, *near[:-1]))
+        apart = percent(near[-1].over / best.over - 1)
+        leads = f"{names} and {near[-1].network} are equal inside the error (they differ by {apart})"
+    return leads + (f"; {behind[0].network} costs {percent(behind[0].over / best.over - 1)} more" if behind else "")
+
+
+def _equal(offers: Sequence[Any]) -> list[Any]:
+    """Return the best network and those inside the error of it."""
+    from mfabric_jax.support.measured_errors import ratio_errors
+
+    most = offers[0].over * (1 + ratio_errors().eight_in_ten)
+    return [offer for offer in offers if offer is offers[0] or offer.over <= most]
+
+
+def cheapest_of_equal(offers: Sequence[Any]) -> Iterator[str]:
+    """Yield which of the equal networks costs least to buy, if they differ in that."""
+    equal = _equal(offers)
+    prices = [max(row["cluster_cost_usd"] for row in offer.rows) for offer in equal]
+    if max(prices) > (1 + SAME) * min(prices):
+        least = equal[prices.index(min(prices))]
+        yield f"Of the equal networks, {least.network} costs least to buy: {_millions(least, 'cluster_cost_usd')} M$."

@@ -1,0 +1,149 @@
+"""Rows of serving as candidates of a ranking: those in time, each with its job and its price.
+
+Under a load, dollars are those at the load; else those of full pools. Rows of different loads are different jobs.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from mfabric_jax import units
+from mfabric_jax.report.grid import GPU, TOKEN_USD, Rows, group_rows, setting_name
+from mfabric_jax.report.numerals import number, usable
+
+PER_USER, PER_GPU = "tokens_per_s_per_user", "tokens_per_s_per_gpu"
+LIMIT, IN_TIME, LOAD_USD = "tpot_limit_s", "in_time", "load_usd_per_million_tokens"
+POOLS = DECODE_GPUS, PREFILL_GPUS = "load_decode_gpus", "load_prefill_gpus"
+RATE, ARRIVING = "serving.load.rate", "load_requests_per_s"
+_OF_LOAD = "serving.load.", "serving.prompt", "serving.answer"
+_LIMITS = {  # settings by column, and what turns their values into those of rows
+    LIMIT: ("serving.tpot_ms", units.ms),
+    "ttft_limit_s": ("serving.load.ttft_ms", units.ms),
+    "in_slo_limit": ("serving.load.keep", float),
+}
+_FILE = "file"  # a column of rows of several runs
+_GROUPS = "_groups"  # numbers of groups are a choice, not a load
+_CHOICES = (
+    *("kernels", "precision", "ep", "tp", "batch", "context", "overlap", "expert_load", "prefill_ep"),
+    *("attention_gpus", "expert_gpus", "micro_batches", LIMIT),
+)
+NAMED = GPU, "ep"  # choices that names of all designs have if rows differ in them
+_SAME = 0.0001  # relative: two times or prices within it count as equal
+
+
+def is_served(row: Mapping[str, Any]) -> bool:
+    """Return whether a row is one of `mfabric serve`."""
+    return PER_USER in row and usable(row.get(PER_GPU)) is not None
+
+
+def has_load(row: Mapping[str, Any]) -> bool:
+    return row.get(DECODE_GPUS) is not None
+
+
+def with_limits(rows: Rows, resolved: Mapping[str, Any]) -> Rows:
+    """Return rows of serving with their limits: those of their columns, else of the settings of all rows."""
+    if not is_served(rows[0]) or _FILE in rows[0]:  # settings are those of the first file
+        return rows
+    stated = {name: resolved[path] for name, (path, _) in _LIMITS.items() if name not in rows[0] and path in resolved}
+    known = {
+        name: None if value is None else _LIMITS[name][1](value)
+        for name, value in stated.items()
+        if not isinstance(value, list)
+    }
+    return [{**row, **known} for row in rows]
+
+
+def usd_column(row: Mapping[str, Any]) -> str:
+    """Return the column of the dollars that rank a row."""
+    return LOAD_USD if has_load(row) else TOKEN_USD
+
+
+def is_late(row: Mapping[str, Any]) -> bool:
+    """Return whether a row fits the memory but is not in time."""
+    return row.get(IN_TIME) is False and row.get("fits") is not False
+
+
+def candidates(rows: Rows) -> Rows:
+    """Return the rows with their job as `model`, their GPU as `gpu.name`, and one kind of dollars.
+
+    Of rows with equal settings, the cheapest one stays.
+    """
+    every = [row | {"model": job} for row, job in zip(map(_candidate, rows), _jobs(rows), strict=True)]
+    keys = [name for name in ("model", "fabric", *choices(every)) if name in every[0]]
+    return [min(same, key=_usd) for same in group_rows(every, *keys).values()]
+
+
+def _candidate(row: Mapping[str, Any]) -> dict[str, Any]:
+    own = {GPU if name == "gpu" else name: value for name, value in row.items()}
+    return own | ({TOKEN_USD: None} if has_load(row) else {LOAD_USD: None})
+
+
+def _usd(row: Mapping[str, Any]) -> float:
+    usd = usable(row.get(usd_column(row)))
+    return math.inf if usd is None else usd
+
+
+def choices(rows: Rows) -> list[str]:
+    """Return the columns that make a design: choices of serving, and settings that do not change the load."""
+    names = [name for name in rows[0] if "." in name and name != GPU]
+    others = [name for name in names if not name.startswith(_OF_LOAD) or name.endswith(_GROUPS)]
+    return [GPU, *(name for name in _CHOICES if name in rows[0]), *others]
+
+
+def _jobs(rows: Rows) -> list[str]:
+    """The model of each row, with what differs between loads."""
+    names = [name for name in rows[0] if name.startswith(_OF_LOAD) and not name.endswith(_GROUPS)]
+    names = [name for name in names if len({str(row.get(name)) for row in rows if has_load(row)}) > 1]
+    several = len({(has_load(row), row.get(ARRIVING)) for row in rows}) > 1
+    return [", ".join([str(row.get("model") or ""), *_load_words(row, names, several)]) for row in rows]
+
+
+def _load_words(row: Mapping[str, Any], names: Sequence[str], several: bool) -> list[str]:
+    """The settings of the load of a row; without them the requests that arrive, if rows have several loads."""
+    if several and not has_load(row):
+        return ["without a load"]
+    known = [f"{setting_name(name)} {number(row[name])}" for name in names if row.get(name) is not None]
+    rate = usable(row.get(ARRIVING))
+    return known or ([f"{number(rate)} requests/s"] if several and rate is not None else [])
+
+
+def have_equal_errors(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two rows have equal times and equal pools, so that the model's error scales both alike."""
+    times = [usable(each.get("tpot_s")) or 0.0 for each in (row, other)]
+    same = math.isclose(*times, rel_tol=_SAME)
+    return same and all(row.get(name) == other.get(name) for name in (*POOLS, "prefill_gpus"))
+
+
+def remarks(shown: Rows) -> Iterator[str]:
+    """Yield that other fabrics take the times of the best row, so that only their prices differ."""
+    if not shown or not is_served(shown[0]):
+        return
+    best, *others = shown
+    same = [str(row["fabric"]) for row in others if row.get(GPU) == best.get(GPU) and have_equal_errors(best, row)]
+    if fabrics := [name for name in dict.fromkeys(same) if name != best["fabric"]]:
+        yield (
+            f"{best['fabric']} takes the same time per token as {' and '.join(fabrics)}: they differ only in the price "
+            "of their network. Slower NICs may do (--nic-gbps 100,200,400)."
+        )
+
+
+def are_tied(value: float, other: float) -> bool:
+    return math.isclose(value, other, rel_tol=_SAME)
+
+
+def verdict_without(rows: Iterable[Mapping[str, Any]]) -> str | None:
+    """Return that no row is in time, if rows are of serving and some fit; None otherwise."""
+    known = [row for row in rows if is_served(row)]
+    ranked = any(row.get(IN_TIME) is not False for row in known)
+    return None if ranked or not any(map(is_late, known)) else "No design is in time"
+
+
+def arrival_words(row: Mapping[str, Any], resolved: Mapping[str, Any]) -> str:
+    """Return the load of a row, such as "at 40 requests/s": the stated rate, else that of the requests."""
+    stated = [row.get(RATE), resolved.get(RATE), row.get(ARRIVING)]
+    known = next((value for value in map(_number, stated) if value is not None), None)
+    return "under the load" if known is None else f"at {number(known)} requests/s"
+
+
+def _number(value: Any) -> float | None:
+    return None if isinstance(value, list | dict) else usable(value)
