@@ -20,7 +20,7 @@ from mfabric_jax.report import QueryOptions, query, read_rows, write_rows
 from mfabric_jax.support.atomic import check_file, replacing
 from mfabric_jax.support.parts import SweepFolder
 from mfabric_jax.support.text_files import DEEPEST, read_mapping
-from mfabric_jax.traffic import Knobs
+from mfabric_jax.traffic import Knobs, open_trace
 from tests.mistakes import check_refused, refused
 
 ALLOWED = (".csv",)
@@ -139,6 +139,14 @@ def test_what_is_wrong_is_said(name, content, sentence, tmp_path):
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     largest = 1000 if name == "a.json" and len(content) == 1001 else 1 << 20
     check_refused(sentence, read_mapping, path, "things", largest=largest)
+
+
+def test_the_folder_of_a_relative_path_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    check_refused(rf"cannot read 'none.json' \(No such .*\) in {tmp_path}; give", read_mapping, "none.json", "things")
+    check_refused(rf"must be an existing file or folder, got none.npz in {tmp_path}; formats", open_trace, "none.npz")
+    path = tmp_path / "none.json"
+    check_refused(r"cannot read .*none.json' \(No such file or directory\); give", read_mapping, path, "things")
 
 
 def test_a_device_without_end_is_not_read_to_its_end():

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 
 from mfabric_jax.case.grid import AS_SET, Cases, Variant, draw_cases, expand_cases, unread
 from mfabric_jax.case.own_code import read_settings
-from mfabric_jax.case.paths import Case, Statement, merge_statements, read_statement
+from mfabric_jax.case.paths import Case, Statement, file_settings, merge_statements, read_statement
+from mfabric_jax.case.policies import file_of, is_function
 from mfabric_jax.checks import InputError, in_file, one_of
 from mfabric_jax.support.text_files import mapping_in
 
@@ -47,8 +49,31 @@ def preset_layers(name: str) -> list[SettingsLayer]:
 
 
 def file_layers(path: str | Path) -> list[SettingsLayer]:
-    """Return the layers of a `.toml` or `.json` file: its presets, then its own."""
-    return layers_of(read_settings(path, "settings of a case"), Path(path).name, typed=True)
+    """Return the layers of a `.toml` or `.json` file: its presets, then its own.
+
+    A file that it names is the one beside it, if there is one, else that of the working folder.
+    """
+    *below, own = layers_of(read_settings(path, "settings of a case"), Path(path).name, typed=True)
+    folder = os.path.dirname(path)
+    variants = tuple(dataclasses.replace(each, stated=_beside(folder, each.stated)) for each in own.variants)
+    return [*below, dataclasses.replace(own, stated=_beside(folder, own.stated), variants=variants)]
+
+
+def _beside(folder: str, stated: Statement) -> Statement:
+    """Return settings whose files that lie in a folder are named with it.
+
+    Own code is named as on the command line, which must allow it; a name without suffix or slash is no file.
+    """
+
+    def named(value: Any) -> Any:
+        if isinstance(value, list):
+            return [named(each) for each in value]
+        is_path = isinstance(value, str) and (os.sep in value or Path(value).suffix) and not is_function(value)
+        return (
+            os.path.join(folder, value) if is_path and os.path.exists(os.path.join(folder, file_of(value))) else value
+        )
+
+    return {path: named(value) if path in file_settings() else value for path, value in stated.items()}
 
 
 def layers_of(content: Mapping[str, Any], name: str, *, typed: bool = False) -> list[SettingsLayer]:

@@ -20,7 +20,8 @@ TOGETHER, PRICES = "All jobs together", "Prices that would change the answer"
 class Options(shared.RowOptions, shared.OnDevice):
     """Rank networks for a purchase by dollars of a million tokens: for every job, at its best set-up on each network,
     then for all jobs together, with failures if failures.rates is given. Find the prices at which another network
-    becomes the best. Values of network, circuits and gpu are what is bought; other values that vary make jobs.
+    becomes the best. Values of network, circuits (such as --policy greedy,uniform) and gpu are what is bought; other
+    values that vary make jobs.
     """
 
     page: str | None = None
@@ -47,24 +48,36 @@ def run(cases: Cases, options: Options) -> None:
     larger = _with_larger_switches(cases, rank)
     by_job = [row | {"model": job} for row, (job, _) in zip(rows, named, strict=True)]  # a ranking is of one job
     unrated = list(dict.fromkeys(kind for month in months if month for kind in month.without))
-    remarks = sentences.sentences(offers, others, unknown), sentences.left_out(cases, unrated, larger)
+    of_networks, is_found = _by_network(named, months), cases is not open_cases
+    remarks = (
+        sentences.sentences(offers, others, unknown, of_networks, is_found),
+        sentences.left_out(cases, unrated, larger),
+        sentences.on_circuits(cases),
+    )
     on_gpus = sentences.on_gpu_prices(gpu_quotes(cases))
-    together = sentences.together(offers, jobs, _by_network(named, months))
-    facts = sentences.facts(offers[0], jobs, *_of_network(offers[0].network, named, open_cases))
+    together = sentences.together(offers, jobs, of_networks)
+    gpu, makers = _of_network(offers[0].network, named, open_cases)
+    facts, bought = sentences.facts(offers[0], jobs, makers), sentences.purchase(offers[0], gpu)
     answers: dict[str, list[Any]] = {
         TOGETHER: [*facts, together, *(words for some in remarks for words in some)],
         PRICES: [*larger, sentences.price_lines(turning_points(offers)), *sentences.on_prices(offers), *on_gpus],
     }
     verdict = sentences.verdict(offers)
-    shared.print_conclusions([f"{verdict}.", *larger])
-    set_ups = [] if cases is open_cases else shared.found_lines(open_cases, _keep_set_ups(cases, named, options.out))
+    shared.print_conclusions([f"{verdict}.", *larger, bought])
+    set_ups = [] if not is_found else shared.found_lines(open_cases, _keep_set_ups(cases, named, options.out))
     _print(by_job, config, answers, set_ups)
     if options.page is not None:
         from mfabric_jax.report import html_report
 
-        if cases is not open_cases:
+        if is_found:
             answers[shared.FOUND] = shared.found_parts(open_cases)
-        page = {"title": TITLE, "answers": answers, "verdict": verdict, "command": shared.command_line()}
+        page = {
+            "title": TITLE,
+            "answers": answers,
+            "verdict": verdict,
+            "beside": bought,
+            "command": shared.command_line(),
+        }
         shared.tell(html_report(by_job, config, options.page, **page))
 
 

@@ -5,6 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mfabric_jax.case import Cases
+from mfabric_jax.case.grid import reads_setting
+from mfabric_jax.case.paths import POLICY, flat
+from mfabric_jax.case.policies import NO_SCHEDULE
 
 SAME = 0.001  # dollars within this fraction are equal
 WORDS = {  # of parts of a bill
@@ -40,13 +43,22 @@ def _lost(months: Sequence[Any]) -> dict[str, Any]:
     """Return the hours that failures take of a month, the mean over jobs, and the kind that takes most of them."""
     if not months:
         return {}
+    lines = {"lost h/month": _lost_h(months)}
+    ((kind, lost_h),) = _of_kinds(months, "lost_hours_per_month").most_common(1)
+    return lines | ({"worst failure": kind} if lost_h else {})
+
+
+def _lost_h(months: Sequence[Any]) -> float:
+    return sum(month.lost_h for month in months) / len(months)
+
+
+def _of_kinds(months: Sequence[Any], column: str) -> Counter[str]:
+    """Return a column of the failures of a month by kind, the mean over jobs."""
     of_kind: Counter[str] = Counter()
     for month in months:
         for row in month.rows:
-            of_kind[row["failure"]] += row["lost_hours_per_month"]
-    lines = {"lost h/month": sum(month.lost_h for month in months) / len(months)}
-    ((kind, lost_h),) = of_kind.most_common(1)
-    return lines | ({"worst failure": kind} if lost_h else {})
+            of_kind[row["failure"]] += row[column] / len(months)
+    return of_kind
 
 
 def _millions(offer: Any, column: str) -> str:
@@ -77,8 +89,14 @@ def price_lines(turnings: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 # ------------------------------------------------------------------------------------------------------------ sentences
-def sentences(offers: Sequence[Any], others: Sequence[str], unknown: Mapping[str, str]) -> Iterator[str]:
-    """Yield remarks on all jobs together. `unknown`: why a network's dollars with failures are unknown."""
+def sentences(
+    offers: Sequence[Any], others: Sequence[str], unknown: Mapping[str, str], months: Months, is_found: bool
+) -> Iterator[str]:
+    """Yield remarks on all jobs together.
+
+    - `unknown`: why a network's dollars with failures are unknown; `months`: see `together`.
+    - `is_found`: searches found the set-ups.
+    """
     from mfabric_jax.report.numerals import percent
     from mfabric_jax.report.row_remarks import HELD
     from mfabric_jax.support.measured_errors import ratio_errors
@@ -89,11 +107,13 @@ def sentences(offers: Sequence[Any], others: Sequence[str], unknown: Mapping[str
     error = percent(ratio_errors().eight_in_ten)
     yield f"The model's own error is {error}: 8 in 10 measured ratios of two steps are within."
     low, high = _band(best)
-    yield f"All dollars may be {percent(1 - low)} less to {percent(high - 1)} more ({HELD})."
+    of = ", with the set-ups found, not the maker's" if is_found else ""
+    yield f"All dollars may be {percent(1 - low)} less to {percent(high - 1)} more ({HELD}){of}."
     if others:
         lacks = "some job lacks memory, a price or a switch that is fast enough"
         yield f"Not ranked, because {lacks}: {', '.join(others)}."
     yield from _on_failures(offers, unknown)
+    yield from on_lost_hours(months)
     yield "Every job counts alike: its dollars over those of its cheapest network, averaged over jobs."
 
 
@@ -114,24 +134,89 @@ def _on_failures(offers: Sequence[Any], unknown: Mapping[str, str]) -> Iterator[
         yield "Nothing fails here; --set failures.rates=FILE adds the dollars of failures and spares."
 
 
-def facts(best: Any, jobs: Sequence[str], gpu: str, makers: Mapping[str, float]) -> Iterator[str]:
-    """Yield what the best network costs to buy and each job to train.
+def on_lost_hours(months: Months) -> Iterator[str]:
+    """Yield why one network loses more hours to failures than another: the kind in which they differ most."""
+    from mfabric_jax.report.numerals import number
 
-    - `gpu`: its GPUs; `makers`: by job, seconds with the maker's set-up over those with the set-up found.
+    lost = {network: _lost_h(own) for network, own in months.items() if own}
+    if len(lost) < 2 or number(max(lost.values())) == number(min(lost.values())):
+        return
+    most, least = max(lost, key=lambda name: lost[name]), min(lost, key=lambda name: lost[name])
+    more = _of_kinds(months[most], "lost_hours_per_month")
+    more.subtract(_of_kinds(months[least], "lost_hours_per_month"))
+    ((kind, _),) = more.most_common(1)
+    why = _why_more(kind, months[most], months[least], least)
+    hours = f"{number(lost[most])} a month, {least} {number(lost[least])}"
+    yield f"{most} loses most hours to failures ({hours}), mainly to {kind}: {why}."
+
+
+def _why_more(kind: str, own: Sequence[Any], other: Sequence[Any], least: str) -> str:
+    """Return why a kind of failure takes more hours of `own` months: more parts, longer stops or slower steps."""
+    from mfabric_jax.report.numerals import number
+
+    def of(months: Sequence[Any]) -> tuple[float, float, float]:
+        fails, *hours = (
+            _of_kinds(months, f"{name}_per_month")[kind] for name in ("failures", "stopped_hours", "slower_hours")
+        )
+        return fails, hours[0] / (fails or 1), hours[1] / (fails or 1)
+
+    (fails, stops, slows), (fails_there, stops_there, slows_there) = of(own), of(other)
+    if not fails_there:
+        return f"{number(fails)} failures a month, {least} none"
+    often, longer, slower = fails - fails_there, stops - stops_there, slows - slows_there
+    hours = {  # that each reason adds
+        f"{number(fails)} failures a month, not {number(fails_there)}": often * (stops_there + slows_there),
+        f"each stops the job for {number(stops)} h, not {number(stops_there)}": fails * longer,
+        f"each costs {number(slows)} h by slower steps, not {number(slows_there)}": fails * slower,
+    }
+    return max(hours, key=lambda reason: hours[reason])
+
+
+def purchase(best: Any, gpu: str) -> str:
+    """Return what is bought and what it costs, in a sentence. `gpu`: the GPUs of the best network."""
+    from mfabric_jax.report.numerals import number, usable
+
+    gpus, an_hour = _range(best, "gpus", "{:,}".format), _range(best, "usd_per_gpu_hour", number)
+    bought = f"{best.network}: {gpus} {gpu}, {_millions(best, 'cluster_cost_usd')} M$ to buy, {an_hour} $/GPU-hour"
+    days, usd = ([usable(row[f"training_{name}"]) for row in best.rows] for name in ("days", "usd"))
+    if None in days:
+        return f"{bought}."
+    takes = f"{'the' if len(days) == 1 else 'a'} training takes {_range(best, 'training_days', number)} days"
+    costs = "" if None in usd else f" and costs {_millions(best, 'training_usd')} M$"
+    return f"{bought}; {takes}{costs}."
+
+
+def facts(best: Any, jobs: Sequence[str], makers: Mapping[str, float]) -> Iterator[str]:
+    """Yield how long each of several jobs takes on the best network, and how long with the maker's set-up.
+
+    `makers`: by job, seconds with the maker's set-up over those with the set-up found.
     """
     from mfabric_jax.report.numerals import millions, number, usable
 
-    gpus, an_hour = _range(best, "gpus", "{:,}".format), _range(best, "usd_per_gpu_hour", number)
-    yield f"{best.network}: {gpus} {gpu}, cluster {_millions(best, 'cluster_cost_usd')} M$, {an_hour} $/GPU-hour."
     for job, row in zip(jobs, best.rows, strict=True):
         days, usd = usable(row["training_days"]), usable(row["training_usd"])
         costs = "" if usd is None else f" and costs {number(millions(usd))} M$"
-        parts = [] if days is None else [f"the training takes {number(days)} days{costs}"]
+        parts = [] if days is None or len(jobs) == 1 else [f"the training takes {number(days)} days{costs}"]
         if ratio := makers.get(job):
             longer = "" if days is None else f": {number(ratio * days)} days"
             parts.append(f"with the maker's set-up {number(ratio)} times as long{longer}")
         if parts:
             yield f"{job}: {'; '.join(parts)}."
+
+
+def on_circuits(cases: Cases) -> Iterator[str]:
+    """Yield the policy that chooses circuits, unless policies are compared."""
+    from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax
+
+    every = [block.case for block in cases.blocks if reads_setting(POLICY, flat(block.case))]
+    by_policy = [case for case in every if case.circuits.schedule == NO_SCHEDULE]
+    if POLICY in cases.varied or not by_policy:
+        return
+    fabrics = dict.fromkeys(case.network.fabric for case in by_policy)
+    policies = dict.fromkeys(resolve_without_jax(case).policy_name for case in by_policy)
+    usual = "" if POLICY in cases.stated else " (the default)"
+    chosen = f"{' and '.join(policies)}{usual} chooses the circuits of {' and '.join(fabrics)}"
+    yield f"{chosen}; --policy NAME,NAME compares policies as networks."
 
 
 def left_out(cases: Cases, unrated: Sequence[str], larger: Sequence[str]) -> Iterator[str]:

@@ -54,11 +54,21 @@ def read_bytes(path: str | Path, give: str, largest: int = LARGEST) -> bytes:
         with path.open("rb") as opened:
             data = opened.read(largest + 1)
     except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"cannot read {str(path)!r} ({reason}); {give}.") from error
+        raise unreadable(path, error, give) from error
     if len(data) > largest:
         raise InputError(f"{str(path)!r} is too large, above {largest:,} bytes; {give}.")
     return data
+
+
+def unreadable(path: str | Path, error: Exception, give: str) -> InputError:
+    """Return the error for a file that cannot be opened; `give` says what to do."""
+    reason = getattr(error, "strerror", None) or error
+    return InputError(f"cannot read {str(path)!r} ({reason}){looked_in(path)}; {give}.")
+
+
+def looked_in(path: str | Path) -> str:
+    """Return the folder in which a relative path was looked for, for the end of a sentence; "" for others."""
+    return "" if os.path.isabs(path) else f" in {os.getcwd()}"
 
 
 def mapping_in(data: bytes | str, named: str, what: str, kind: str = ".json") -> dict[str, Any]:

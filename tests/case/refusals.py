@@ -33,7 +33,7 @@ WORDS = {  # of a command line
     "--nic-gbps": "option --nic-gbps needs a value after it; --help shows what it takes.",
     "--changed=yes": "option --changed takes no value, got 'yes'.",
     "surplus": "show does not take 'surplus'; --help lists what it takes.",
-    "none.toml": "cannot read 'none.toml' (No such file or directory); give a .toml or .json file of settings",
+    "none.toml": "; give a .toml or .json file of settings of a case.",
 }
 FILE = {"network.fabric": "fat-tree", "circuits.policy": "joint"}
 FILES = [  # of what a file holds

@@ -1,11 +1,13 @@
 """Layers and grids: later ones count, what excludes each other is replaced, lists stand side by side."""
 
 import itertools
+import json
 
 import pytest
 
+from mfabric_jax import policies
 from mfabric_jax.case import Case, cases, load, presets
-from mfabric_jax.case.layers import SettingsLayer, layers_of, merge_layers, preset_layers
+from mfabric_jax.case.layers import SettingsLayer, file_layers, layers_of, merge_layers, preset_layers
 from mfabric_jax.case.paths import flat, read_statement, settings
 from tests.docs_reference import MADE, PART, made_again
 from tests.docs_tables import ROOT
@@ -151,3 +153,25 @@ def test_none_leaves_a_setting_of_a_choice_open():
     emptied = case.with_({"job.schedule": None, "job.interleaved.chunks": None})
     assert flat(emptied)["job.schedule"] is None
     assert flat(case.with_({"job.schedule": "zb-v", "job.interleaved.chunks": None}))["job.schedule"] == "zb-v"
+
+
+def test_files_that_a_case_file_names_lie_beside_it_or_in_the_working_folder(tmp_path, monkeypatch):
+    folder, shell = tmp_path / "cases", tmp_path / "shell"
+    for place in (folder / "own", shell):
+        place.mkdir(parents=True)
+    monkeypatch.chdir(shell)
+    for file in (folder / "near.toml", folder / "own" / "rates.toml", folder / "code.py", shell / "near.toml"):
+        file.write_text("")
+    (folder / "qwen-moe").mkdir()  # a name is no file
+    stated = {"network.prices": "near.toml", "failures.rates": "own/rates.toml", "traffic.knobs": "far.json"}
+    stated |= {"model.name": "qwen-moe", "circuits.schedule": "code.py:own"}
+    lists = {"variants": [{"name": "a", "gpu.name": ["near.toml", "H100-SXM"]}]}
+    (folder / "case.json").write_text(json.dumps({**stated, **lists}))
+    policies.allow_code("code.py")
+    (layer,) = file_layers("../cases/case.json")
+    beside = {"network.prices": "../cases/near.toml", "failures.rates": "../cases/own/rates.toml"}
+    assert layer.stated == stated | beside
+    assert layer.variants[0].stated == {"gpu.name": ["../cases/near.toml", "H100-SXM"]}
+    monkeypatch.chdir(folder)
+    policies.allow_code("code.py")
+    assert file_layers("case.json")[0].stated == stated

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mfabric_jax.case import Case, Cases
+from mfabric_jax.case.grid import reads_setting
+from mfabric_jax.case.paths import flat
 from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.resolving.resolve import model_of, resolve
 from mfabric_jax.evaluate.rows.costs import MILLION, SECONDS_AN_HOUR, bill_by_part
@@ -41,7 +43,7 @@ class Offer(NamedTuple):
 def jobs_and_networks(cases: Cases) -> list[tuple[str, str]]:
     """Return the job and the network of every case, in words. A variant that every network has is a job of its name."""
     each = [(block.variant, case, cases.differences(case)) for block in cases.blocks for case in block]
-    networks = [{path: own[path] for path in own if path.startswith(OF_NETWORKS)} for _, _, own in each]
+    networks = [_of_network(case, own) for _, case, own in each]
     of_variant: dict[str, list[int]] = {}
     for number, (variant, _, _) in enumerate(each):
         of_variant.setdefault(variant, []).append(number)
@@ -50,12 +52,20 @@ def jobs_and_networks(cases: Cases) -> list[tuple[str, str]]:
     words = []
     for (variant, case, values), network in zip(each, networks, strict=True):
         numbers = of_variant[variant] if named else range(len(each))
-        varied = [path for path in values if path not in network and path != "model.name"]
+        varied = [path for path in values if not path.startswith(OF_NETWORKS) and path != "model.name"]
         varied = [path for path in varied if len({str(each[number][2][path]) for number in numbers}) > 1]
         job = [variant if named else model_of(case).label, *(_words(path, values[path]) for path in varied)]
         bought = [case.network.fabric, *(_words(path, network[path]) for path in network if path != "network.fabric")]
         words.append((", ".join(filter(None, job)), ", ".join(filter(None, bought))))
     return words
+
+
+def _of_network(case: Case, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of what is bought that the case reads: a tree has no policy."""
+    statement = flat(case)
+    return {
+        path: value for path, value in values.items() if path.startswith(OF_NETWORKS) and reads_setting(path, statement)
+    }
 
 
 def _words(path: str, value: Any) -> str:

@@ -5,6 +5,7 @@ import pathlib
 from mfabric_jax.apps.recordings import arrays, published, tables
 from mfabric_jax.apps.recordings.router_trace import router_trace
 from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.support.text_files import looked_in
 from mfabric_jax.traffic.recording import Recording
 from mfabric_jax.workload import RankLayout
 
@@ -32,7 +33,7 @@ def read(path: pathlib.Path, layout: RankLayout, axes: str | None) -> tuple[Reco
     if path.suffix not in SUFFIXES and (folder.is_file() or any(next(folder.glob(name), None) for name in SEVERAL)):
         named = {recording.name: recording for recording in read(folder, layout, None)}
         return (named[one_of(f"recording of {folder}", path.name, named)],)
-    raise InputError(f"trace must be an existing file or folder, got {path}; formats: {FORMATS}.")
+    raise InputError(f"trace must be an existing file or folder, got {path}{looked_in(path)}; formats: {FORMATS}.")
 
 
 def _of_folder(folder: pathlib.Path, layout: RankLayout) -> tuple[Recording, ...]:

@@ -22,7 +22,7 @@ from jaxtyping import Float
 from mfabric_jax import units
 from mfabric_jax.apps.serving.turns import Turns, previous_by_blocks, previous_by_name, turns_of
 from mfabric_jax.checks import InputError, not_negative, one_of, whole
-from mfabric_jax.support.text_files import parse_json
+from mfabric_jax.support.text_files import parse_json, unreadable
 from mfabric_jax.support.unread import name_unread
 
 GIVE = (
@@ -173,7 +173,7 @@ def read_arrivals(
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"cannot read {named} ({getattr(error, 'strerror', None) or error}); {GIVE}.") from None
+        raise unreadable(path, error, GIVE) from None
     if not rows:
         raise InputError(f"{named} has no answered request; {GIVE}.")
     name_unread(named, "columns", unread)

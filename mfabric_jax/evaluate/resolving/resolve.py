@@ -8,7 +8,7 @@ import functools
 import math
 import sys
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Any, NamedTuple
 
@@ -49,7 +49,7 @@ from mfabric_jax.workload.kernels import USUAL_DISPATCHER, shares_of
 from mfabric_jax.workload.parallel import BYTES
 from mfabric_jax.workload.recompute import recomputed_of
 from mfabric_jax.workload.schedules import SCHEDULES, micro_batches_for
-from mfabric_jax.workload.space import OPEN, OpenJob, count_for_bubble, usual_batch
+from mfabric_jax.workload.space import MOST_CONTEXT, OPEN, OpenJob, count_for_bubble, usual_batch
 
 impossible = LazyModule("mfabric_jax.evaluate.resolving.impossible")  # sentences of what is refused
 # A search evaluates cases, so it is above: the only data that flows back is the set-up that it found.
@@ -65,6 +65,7 @@ USUAL_SEARCH = "each"
 OTHER_DEGREES = ", other degrees"
 TP_REDUCES = "job.parallel.tp_reduces"  # follows from the set-up
 NODE_LIMIT = "job.per-server.node_limit"
+CONTEXT = "job.parallel.cp"
 FIT = ("job.recompute", "fit")  # counts as open: a recipe may replace it
 
 
@@ -300,16 +301,32 @@ def is_open(case: Case) -> bool:
 def without_search(case: Case) -> Case:
     """Return the case with a quick set-up instead of a search, for checks before a long run.
 
-    A recipe whose set-up cannot be, such as one for another batch, is left out: a search would look past it.
+    A recipe whose set-up cannot be, such as one for another batch, is left out: a search would look past it. So is a
+    quick set-up that cannot be, for one without recomputation or with context parallelism.
     """
     if not is_open(case):
         return case
     quick = case.with_({"job.search": "recipe"})
-    try:
-        resolve_without_jax(quick)
-    except InputError:
-        return quick.with_({"model.recipe": "none"})
-    return quick
+    plain = quick.with_({"model.recipe": "none"})
+    for possible in (quick, plain, *_with_other_set_ups(plain)):
+        try:
+            resolve_without_jax(possible)
+        except InputError:
+            continue
+        return possible
+    return plain
+
+
+def _with_other_set_ups(case: Case) -> Iterator[Case]:
+    """Yield the case with choices of a search that a quick set-up never makes, and without the replicas that it lacks.
+
+    Memory refuses nothing here, so recomputation is left out.
+    """
+    values = flat(case)
+    least = {"run.replicas": 1} | ({FIT[0]: "none"} if values[FIT[0]] in (None, OPEN) else {})
+    yield case.with_(least)
+    if values[CONTEXT] is None:
+        yield from (case.with_(least | {CONTEXT: 1 << power}) for power in range(1, MOST_CONTEXT.bit_length()))
 
 
 def _is_searched(path: str) -> bool:

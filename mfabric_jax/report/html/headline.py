@@ -26,8 +26,14 @@ _DATE = re.compile(
 _MOST_NAMES = 3  # most names of equal designs in the verdict
 
 
-def headline(rankings: Mapping[str, Ranking], rows: Rows, effective: Mapping[str, Any], verdict: str | None) -> str:
-    """Return the verdict and its facts as HTML; "" if nothing is ranked and no `verdict` is given."""
+def headline(
+    rankings: Mapping[str, Ranking],
+    rows: Rows,
+    effective: Mapping[str, Any],
+    verdict: str | None,
+    sentence: str | None = None,
+) -> str:
+    """Return the verdict, a sentence below it and its facts as HTML; "" if nothing is ranked or given."""
     ranked = {model: ranking for model, ranking in rankings.items() if ranking.shown}
     if not ranked:
         verdict = verdict or verdict_without(rows)
@@ -47,6 +53,7 @@ def headline(rankings: Mapping[str, Ranking], rows: Rows, effective: Mapping[str
         for name, value, sentence in filter(None, facts)
     )
     head = tag("p", words(written), class_="verdict")
+    head += tag("p", words(sentence), class_="conclusion") if sentence else ""
     return "\n" + tag("section", head, beside, tag("dl", *cards, class_="facts"), class_="headline") + "\n"
 
 

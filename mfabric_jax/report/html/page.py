@@ -46,19 +46,20 @@ def html_report(
     title: str | None = None,
     answers: Mapping[str, Sequence[Answer]] | None = None,
     verdict: str | None = None,
+    beside: str | None = None,
     command: str | None = None,
 ) -> Path:
     """Write an HTML page of any rows and their effective configuration, and return its path.
 
     The write is atomic. The same rows give the same bytes. `pictures`: a folder whose .png and .svg files go into the
     page. `answers`: sentences and tables by heading, below the headline. `verdict`: the headline, instead of that of
-    the ranking. `command`: what makes the page again.
+    the ranking; `beside`: a sentence below it. `command`: what makes the page again.
     """
     path = Path(path)
     suffix("report", path, EXTENSIONS)
     rows = _complete(rows)
     title = _text(title or _title(rows, effective))
-    body = _sections(rows, effective, pictures, answers or {}, verdict, command)
+    body = _sections(rows, effective, pictures, answers or {}, (verdict, beside), command)
     with replacing(path) as (part,):
         part.write_text(_document(title, body), encoding="utf-8")
     return path
@@ -117,14 +118,14 @@ def _sections(
     effective: Mapping[str, Any],
     folder: str | Path | None,
     answers: Mapping[str, Sequence[Answer]],
-    verdict: str | None,
+    head: tuple[str | None, str | None],
     command: str | None,
 ) -> str:
     table, rows = rows, with_limits(rows, effective.get("resolved", {}))
     ranked = rankings(rows, effective, MOST_OF_PAGE)
     warn, others = warnings_and_remarks([*remarks(rows, effective), *effective.get("not_known", ())])
     warn = [*_models_without_rank(rows, ranked), *not_ranked(rows), *warn]
-    written = headline(ranked, rows, effective, verdict)
+    written = headline(ranked, rows, effective, *head)
     written += "".join(tag("p", words(sentence), class_="warning") for sentence in warn)
     written += "".join(
         section(words(heading), tag("div", _answers(parts), class_="part")) for heading, parts in answers.items()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -248,7 +249,10 @@ def test_the_command_prints_the_answer_and_writes_the_page(tmp_path, capsys):
     assert "Prices that would change the answer" in text
     assert "Failures and spares add" in text
     assert "lost h/month worst failure" in text
+    (bought,) = re.findall(r"(?:fat-tree|torus|mfabric): 32 H100-SXM, [\d.]+ M\$ to buy, [\d.]+ \$/GPU-hour\.", text)
+    assert text.index(bought) < text.index("All jobs together")
     page = (tmp_path / "page.html").read_text("utf-8")
+    assert page.index(bought) < page.index("All jobs together")
     assert "<h1>Which network to buy</h1>" in page
     assert page.count("<table") >= 4
     assert "worst failure" in page

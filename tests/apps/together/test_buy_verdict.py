@@ -1,5 +1,6 @@
 """What `mfabric buy` says: networks that are equal inside the error, hours lost to failures, set-ups found."""
 
+import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -8,8 +9,18 @@ import pytest
 from mfabric_jax import Case, InputError, cases, simulate
 from mfabric_jax.apps.failures import failures
 from mfabric_jax.apps.purchase import jobs_and_networks
+from mfabric_jax.case.layers import layers_of, merge_layers
 from mfabric_jax.commands import buy, shared
-from mfabric_jax.commands.buy_sentences import cheapest_of_equal, facts, together, verdict
+from mfabric_jax.commands.buy_sentences import (
+    cheapest_of_equal,
+    facts,
+    on_circuits,
+    on_lost_hours,
+    purchase,
+    sentences,
+    together,
+    verdict,
+)
 from mfabric_jax.evaluate.setups import found
 from mfabric_jax.report import read_rows
 from tests.command_line import status
@@ -52,20 +63,76 @@ def test_lost_hours_are_a_mean_over_jobs_and_name_the_worst_failure():
     assert "lost h/month" not in together(offers, ["short", "long"], {})[0]
 
 
-def test_facts_of_the_best_network_are_its_price_and_the_time_of_each_job():
+def test_the_purchase_is_one_sentence_and_each_of_several_jobs_has_its_time():
     price = {"gpus": 2048, "cluster_cost_usd": 81.2e6, "usd_per_gpu_hour": 2.31}
-    rows = [
-        price | {"training_days": 24.5, "training_usd": 2.7e6},
-        price | {"training_days": None, "training_usd": None},
-    ]
-    best = SimpleNamespace(network="torus", rows=rows)
-    assert list(facts(best, ["short", "long"], "H200-SXM", {"short": 1.59})) == [
-        "torus: 2,048 H200-SXM, cluster 81.2 M$, 2.31 $/GPU-hour.",
+    short, long, without = (
+        price | {"training_days": days, "training_usd": usd} for days, usd in ((24.5, 2.7e6), (30.0, 3e6), (None, None))
+    )
+    bought = "torus: 2,048 H200-SXM, 81.2 M$ to buy, 2.31 $/GPU-hour"
+
+    def offer(*rows):
+        return SimpleNamespace(network="torus", rows=rows)
+
+    assert purchase(offer(short), "H200-SXM") == f"{bought}; the training takes 24.5 days and costs 2.7 M$."
+    both = f"{bought}; a training takes 24.5 to 30 days and costs 2.7 to 3 M$."
+    assert purchase(offer(short, long), "H200-SXM") == both
+    assert purchase(offer(short, without), "H200-SXM") == f"{bought}."
+    assert list(facts(offer(short, without), ["short", "long"], {"short": 1.59})) == [
         "short: the training takes 24.5 days and costs 2.7 M$; with the maker's set-up 1.59 times as long: 39.0 days.",
     ]
-    assert list(facts(best, ["short", "long"], "H200-SXM", {"long": 1.2}))[2:] == [
+    assert list(facts(offer(short, without), ["short", "long"], {"long": 1.2}))[1:] == [
         "long: with the maker's set-up 1.2 times as long."
     ]
+    assert list(facts(offer(short), ["short"], {})) == []
+
+
+def test_the_band_is_said_to_be_of_the_set_ups_found():
+    row = {"iteration_s": 1.0, "low_s": 0.9, "high_s": 1.2, "cluster_cost_usd": 1e6}
+    offers = [SimpleNamespace(network="torus", over=1.0, over_failing=None, rows=[row])]
+    band = "more (8 of 10 measured training steps lie within, each source weighted alike)"
+    of_search, stated = (" ".join(sentences(offers, [], {}, {}, is_found)) for is_found in (True, False))
+    assert f"{band}, with the set-ups found, not the maker's." in of_search
+    assert f"{band}." in stated
+
+
+def test_the_network_that_loses_most_hours_has_a_reason():
+    def month(**kinds):
+        names = ("failures_per_month", "stopped_hours_per_month", "slower_hours_per_month")
+        rows = [{"failure": kind} | dict(zip(names, own, strict=True)) for kind, own in kinds.items()]
+        rows = [row | {"lost_hours_per_month": row[names[1]] + row[names[2]]} for row in rows]
+        return SimpleNamespace(rows=rows, lost_h=sum(row["lost_hours_per_month"] for row in rows))
+
+    def why(own, other):
+        return list(on_lost_hours({"mfabric": [month(**own)] * 2, "tree": [month(**other)] * 2}))
+
+    gpu, most = (2.0, 1.0, 0.2), "mfabric loses most hours to failures"
+    links = {"gpu": gpu, "optical-link": (4.0, 2.0, 0.8)}
+    assert why(links, {"gpu": gpu}) == [
+        f"{most} (4 a month, tree 1.2), mainly to optical-link: 4 failures a month, tree none."
+    ]
+    assert why({"gpu": (4.0, 2.0, 0.4)}, {"gpu": gpu}) == [
+        f"{most} (2.4 a month, tree 1.2), mainly to gpu: 4 failures a month, not 2."
+    ]
+    assert why({"gpu": (2.0, 3.0, 0.2)}, {"gpu": gpu})[0].endswith("each stops the job for 1.5 h, not 0.5.")
+    assert why({"gpu": (2.0, 1.0, 1.0)}, {"gpu": gpu})[0].endswith("each costs 0.5 h by slower steps, not 0.1.")
+    assert why({"gpu": gpu}, {"gpu": gpu}) == []
+
+
+def test_the_policy_is_named_unless_policies_are_the_networks():
+    fabrics = {"network.fabric": ["fat-tree", "mfabric"]}
+    usual = cases(Case().with_(JOB), fabrics)
+    ask = "--policy NAME,NAME compares policies as networks."
+    assert list(on_circuits(usual)) == [f"greedy (the default) chooses the circuits of mfabric; {ask}"]
+    stated = cases(Case().with_(JOB | {"circuits.policy": "uniform"}), fabrics)
+    own = dataclasses.replace(stated, stated={"circuits.policy": "uniform"})
+    assert list(on_circuits(own)) == [f"uniform chooses the circuits of mfabric; {ask}"]
+    assert list(on_circuits(cases(Case().with_(JOB), {"network.fabric": ["fat-tree", "torus"]}))) == []
+    stated = JOB | fabrics | {"circuits.policy": ["greedy", "uniform"]}
+    several = merge_layers(layers_of(stated, "case.toml", typed=True))
+    assert list(on_circuits(several)) == []
+    assert {network for _, network in jobs_and_networks(several)} == {
+        *("fat-tree", "mfabric, policy greedy", "mfabric, policy uniform")
+    }
 
 
 def test_makers_set_ups_are_those_of_the_best_network(monkeypatch):

@@ -4,6 +4,7 @@ import pytest
 
 from mfabric_jax import Case, cases, resolve, simulate
 from mfabric_jax.checks import InputError, Misfit
+from mfabric_jax.commands.shared import check_cases
 from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax, without_search
 from mfabric_jax.evaluate.setups.search import SLACK
 
@@ -89,3 +90,18 @@ def test_a_recipe_that_suits_another_batch_does_not_refuse_a_search():
     with pytest.raises(InputError, match="under schedule 'dualpipe'"):
         resolve_without_jax(case.with_({"job.search": "recipe"}))
     assert resolve_without_jax(without_search(case)).job.iteration_tokens == 512 * 32768
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"model.name": "mixtral-8x22b", "job.parallel.gpus": 32, "circuits.reconfigure": "pays"},  # recomputes experts
+        {"model.name": "mixtral-8x7b", "job.parallel.gpus": 32, "run.replicas": 8},  # has 2 replicas
+        {"model.name": "deepseek-v3", "job.parallel.gpus": 1000, "job.parallel.ep": 8, "job.batch.global_batch": 100},
+    ],  # the last divides with context parallelism alone
+)
+def test_a_case_is_not_refused_for_a_quick_set_up_that_a_search_need_not_take(stated):
+    case = Case().with_({"job.search": "each", "model.recipe": "none", "job.batch.global_batch": 256} | stated)
+    check_cases(cases(case))
+    with pytest.raises(InputError, match=r"job\.parallel\.tp must divide"):
+        check_cases(cases(case.with_({"job.parallel.tp": 3})))
