@@ -65,15 +65,15 @@ def _beside(folder: str, stated: Statement) -> Statement:
     Own code is named as on the command line, which must allow it; a name without suffix or slash is no file.
     """
 
-    def named(value: Any) -> Any:
+    def find(value: Any) -> Any:
         if isinstance(value, list):
-            return [named(each) for each in value]
+            return [find(each) for each in value]
         is_path = isinstance(value, str) and (os.sep in value or Path(value).suffix) and not is_function(value)
         return (
             os.path.join(folder, value) if is_path and os.path.exists(os.path.join(folder, file_of(value))) else value
         )
 
-    return {path: named(value) if path in file_settings() else value for path, value in stated.items()}
+    return {path: find(value) if path in file_settings() else value for path, value in stated.items()}
 
 
 def layers_of(content: Mapping[str, Any], name: str, *, typed: bool = False) -> list[SettingsLayer]:

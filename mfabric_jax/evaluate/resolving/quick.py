@@ -7,8 +7,8 @@ never shared, and experts are evenly loaded. Memory is that of the fullest rank.
 import dataclasses
 import heapq
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError
@@ -19,7 +19,7 @@ from mfabric_jax.workload.kernels import USUAL_DISPATCHER, shares_of
 from mfabric_jax.workload.memory import UNKNOWN_BYTES, Loads, fullest_stage, memory_of, usable_bytes
 from mfabric_jax.workload.parallel import Workload
 from mfabric_jax.workload.recompute import LEVELS
-from mfabric_jax.workload.space import OpenJob, SetUp, degrees_of, divisors, kinds_of
+from mfabric_jax.workload.space import MOST_CONTEXT, OPEN, OpenJob, SetUp, degrees_of, divisors, kinds_of
 
 ranking = LazyModule("mfabric_jax.evaluate.resolving.ranking")  # only a choice among several needs estimates
 NIC_GBPS = 400.0
@@ -35,6 +35,17 @@ class Choice(NamedTuple):
     memory_bytes: float
     fits: bool
     why: str = ""
+
+
+def other_choices(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield changes, by path, that a search may make to a case and a quick set-up never does; fewer replicas, too.
+
+    Memory refuses nothing, so recomputation is left out.
+    """
+    least = {"run.replicas": 1} | ({"job.recompute": "none"} if values["job.recompute"] in (None, OPEN) else {})
+    yield least
+    if values["job.parallel.cp"] is None:
+        yield from (least | {"job.parallel.cp": 1 << power} for power in range(1, MOST_CONTEXT.bit_length()))
 
 
 def evenly(workload: Workload) -> Loads:

@@ -3,12 +3,13 @@
 `resolve` returns a `Resolved`: the case without open values, its job (`Workload`), and the engine's input.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Any, NamedTuple
 
@@ -49,7 +50,7 @@ from mfabric_jax.workload.kernels import USUAL_DISPATCHER, shares_of
 from mfabric_jax.workload.parallel import BYTES
 from mfabric_jax.workload.recompute import recomputed_of
 from mfabric_jax.workload.schedules import SCHEDULES, micro_batches_for
-from mfabric_jax.workload.space import MOST_CONTEXT, OPEN, OpenJob, count_for_bubble, usual_batch
+from mfabric_jax.workload.space import OPEN, OpenJob, count_for_bubble, usual_batch
 
 impossible = LazyModule("mfabric_jax.evaluate.resolving.impossible")  # sentences of what is refused
 # A search evaluates cases, so it is above: the only data that flows back is the set-up that it found.
@@ -65,7 +66,6 @@ USUAL_SEARCH = "each"
 OTHER_DEGREES = ", other degrees"
 TP_REDUCES = "job.parallel.tp_reduces"  # follows from the set-up
 NODE_LIMIT = "job.per-server.node_limit"
-CONTEXT = "job.parallel.cp"
 FIT = ("job.recompute", "fit")  # counts as open: a recipe may replace it
 
 
@@ -306,27 +306,13 @@ def without_search(case: Case) -> Case:
     """
     if not is_open(case):
         return case
-    quick = case.with_({"job.search": "recipe"})
-    plain = quick.with_({"model.recipe": "none"})
-    for possible in (quick, plain, *_with_other_set_ups(plain)):
-        try:
+    usual = case.with_({"job.search": "recipe"})
+    plain = usual.with_({"model.recipe": "none"})
+    for possible in (usual, plain, *map(plain.with_, quick.other_choices(flat(plain)))):
+        with contextlib.suppress(InputError):
             resolve_without_jax(possible)
-        except InputError:
-            continue
-        return possible
+            return possible
     return plain
-
-
-def _with_other_set_ups(case: Case) -> Iterator[Case]:
-    """Yield the case with choices of a search that a quick set-up never makes, and without the replicas that it lacks.
-
-    Memory refuses nothing here, so recomputation is left out.
-    """
-    values = flat(case)
-    least = {"run.replicas": 1} | ({FIT[0]: "none"} if values[FIT[0]] in (None, OPEN) else {})
-    yield case.with_(least)
-    if values[CONTEXT] is None:
-        yield from (case.with_(least | {CONTEXT: 1 << power}) for power in range(1, MOST_CONTEXT.bit_length()))
 
 
 def _is_searched(path: str) -> bool:
