@@ -334,7 +334,7 @@ def _conclusion(shown: Sequence[Design], column: str) -> str:
 def _doubts(shown: Sequence[Design], column: str) -> Iterator[str]:
     """The error of the difference to the next design, and what would make it smaller."""
     behind = [design.over(shown[0], column) for design in shown[1:]]
-    number, over = next(((place, ratio) for place, ratio in enumerate(behind, 1) if not ratio.is_none), (0, None))
+    number, over = next(((index, ratio) for index, ratio in enumerate(behind, 1) if not ratio.is_none), (0, None))
     if over is None:  # the model cannot tell them apart, whatever is measured
         return
     ratios = ratio_errors()
