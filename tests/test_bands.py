@@ -160,6 +160,29 @@ def test_a_lead_within_all_that_may_be_wrong_is_not_separable():
     assert not [words for words in far.remarks if words.startswith("To tell them")]
 
 
+@pytest.mark.parametrize(
+    ("differ", "error"),
+    [
+        ({"policy": ("greedy", "mine.py:f")}, "no ratio was of two policies, which share more of the error"),
+        ({"circuits.policy.margin": (0.1, 0.3)}, "no ratio was of two policies, which share more of the error"),
+        (
+            {"policy": ("greedy", "joint"), "ocs": ("a", "b")},
+            "of fabrics, only multi-rail over multi-plane was measured",
+        ),
+        ({"routing": ("unsplit", "relay")}, "of fabrics, only multi-rail over multi-plane was measured"),
+    ],
+)
+def test_the_error_of_two_policies_on_a_fabric_says_that_none_were_measured(differ, error):
+    times = {"first": (10.0, 12.0, 9.0), "second": (10.2, 12.2, 9.2)}
+    rows = [
+        {name: values[at] for name, values in differ.items()} | row | {"fabric": "mfabric"}
+        for at, row in enumerate(ranked(times))
+    ]
+    ranking = rankings(rows, {})["m"]
+    assert f"measured ratios; {error})" in ranking.remarks[0]
+    assert ranking.conclusion.startswith("Equal by dollars a token: ")  # the traffic is paired, the model's error stays
+
+
 def test_prices_that_are_quoted_are_part_of_what_a_lead_may_be_wrong_by():
     rows = ranked({"tree": (10.0, 12.0, 9.0), "rail": (12.0, 14.4, 10.8)})
     rows[0] |= {"low_ports_usd": 10.0}

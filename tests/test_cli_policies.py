@@ -127,7 +127,7 @@ def test_regimes_tells_a_wrong_policy_of_the_user_in_a_sentence_and_leaves_no_fi
     words = ["policies", "regimes", "--servers", "8", "--out", out, "--code", f"{tmp_path}/own.py", "--also"]
     assert "zero on the diagonal" in mistake(capsys, *words, f"{tmp_path}/own.py:loops")
     said = mistake(capsys, *words, f"{tmp_path}/own.py:loops(x=[0.1,0.3])")
-    assert said.endswith("got several; name the policy once for each value.")
+    assert said.endswith(f"for each value: {tmp_path}/own.py:loops(x=0.1),{tmp_path}/own.py:loops(x=0.3).")
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("rows")] == []
 
 

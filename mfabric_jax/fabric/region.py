@@ -255,13 +255,13 @@ def legality(circuits: Circuits, degree: ArrayLike) -> Float[Array, ""]:
 
 
 def _violations(count, degree) -> dict:
-    """Servers [S] that break each rule, beyond rounding for real-valued circuits. NaN breaks all but the second."""
+    """Servers [S] that break each rule, beyond rounding for real-valued circuits. NaN breaks the first."""
     rounding = degree * ROUNDING if np.issubdtype(count.dtype, np.floating) else 0 * degree
     used, server = count.sum(axis=1, dtype=count.dtype), np.arange(len(count))
     return {
+        "a count that is negative or NaN, as of demand that is negative or NaN": ~(count >= 0).all(axis=1),
         "not symmetric": ~(abs(count - count.T) <= rounding.max()).all(axis=1),
         "a server joined to itself": count[server, server] != 0,
-        "a negative count, as of demand that is NaN or negative": ~(count >= 0).all(axis=1),
         "more circuits at a server than its optical degree": ~(used <= degree + rounding),
     }
 

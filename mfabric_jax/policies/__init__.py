@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mfabric_jax.case.own_code import allow_code
-from mfabric_jax.case.policies import HOMES, bare, check_name, is_file, is_function, join_name, name_of, split
+from mfabric_jax.case.policies import HOMES, bare, check_name, is_file, is_function, join_name, name_of, split, spread
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies.arguments import ROUTINGS, WITHOUT_RELAY
@@ -91,9 +91,10 @@ def get(name: str, **settings: Any) -> Policy:
     """
     name, stated = split(name)
     if several := next((setting for setting, value in stated.items() if isinstance(value, list)), None):
+        whole = join_name(name, stated)
         raise InputError(
-            f"policy {join_name(name, stated)!r}: its setting {several!r} must be one value here, got several; "
-            "name the policy once for each value."
+            f"policy {whole!r}: its setting {several!r} must be one value here, got several; name the policy "
+            f"once for each value: {','.join(spread(whole))}."
         )
     if is_function(name):
         policy: Policy = __getattr__("load_function")(name)

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mfabric_jax.case.paths import POLICY
 from mfabric_jax.case.policies import BOUND
 from mfabric_jax.report import grid, served
 from mfabric_jax.report.grid import CLUSTER, COST, GPU, TIME, TOKEN_JOULES, TOKEN_USD, TOKENS, WORTH, Rows, group_rows
@@ -41,6 +42,8 @@ _TRY = {
     MODEL: "measure both designs, or run them in a packet simulator (mfabric export)",
     QUOTES: "give the prices that you are quoted (--set network.prices=FILE)",
 }
+_FEW_FABRICS = "of fabrics, only multi-rail over multi-plane was measured"
+_NOT_POLICIES = "no ratio was of two policies, which share more of the error"
 _NO = (None, "none", "unnamed", "as set")
 
 
@@ -129,6 +132,14 @@ class Design(NamedTuple):
     def _shares_errors(self, best: "Design") -> bool:
         pairs = zip(self.rows[:1], best.rows[:1], strict=True)
         return any(served.is_served(row) and served.have_equal_errors(row, other) for row, other in pairs)
+
+    def differs_in_policy(self, best: "Design") -> bool:
+        """Return whether the policy and its settings are all that differs."""
+        pair = *self.rows[:1], *best.rows[:1]
+        names = (
+            [name for name in grid.setting_columns(pair, {}) if len({row[name] for row in pair}) > 1] if pair else []
+        )
+        return bool(names) and all(name == "policy" or name.startswith(f"{POLICY}.") for name in names)
 
     @property
     def network(self) -> str:
@@ -323,13 +334,13 @@ def _conclusion(shown: Sequence[Design], column: str) -> str:
 def _doubts(shown: Sequence[Design], column: str) -> Iterator[str]:
     """The error of the difference to the next design, and what would make it smaller."""
     behind = [design.over(shown[0], column) for design in shown[1:]]
-    over = next((ratio for ratio in behind if not ratio.is_none), None)
+    number, over = next(((index, ratio) for index, ratio in enumerate(behind, 1) if not ratio.is_none), (0, None))
     if over is None:  # the model cannot tell them apart, whatever is measured
         return
     ratios = ratio_errors()
     error = (
         f"{percent(ratios.eight_in_ten)} more or less by the model's own error (8 in 10 of {ratios.count} measured "
-        "ratios; of fabrics, only multi-rail over multi-plane was measured)"
+        f"ratios; {_NOT_POLICIES if shown[number].differs_in_policy(shown[0]) else _FEW_FABRICS})"
         if shown[0].mean[TIME] > 0
         else f"{percent(_OF_FLOWS)} more or less at flow level"
     )

@@ -23,7 +23,7 @@ def gaps_table(rows: Rows, bytes_per_server: float) -> str:
     policy, a column for each delay. Then say how long an all-to-all takes at least, to judge delays against it."""
     tables = [_table(name, by) for name, by in rows_by_regime(rows).items()]
     words = [
-        "Per cent of time beyond the best trajectory for demand that is known in advance,",
+        "gap: time beyond the best trajectory for demand that is known in advance,",
         "+- half of the 95 % interval over seeds.",
     ]
     if any(row["policy"] == "learned" for row in rows):
@@ -44,7 +44,7 @@ def _load_words(rows: Rows, bytes_per_server: float) -> str:
 
 
 def _table(regime: str, by: dict[str, dict[float, dict[str, Any]]]) -> str:
-    lines, columns = {policy: {"policy": policy} for policy in by}, [TableColumn("policy", regime)]
+    lines, columns = {policy: {"policy": policy} for policy in by}, [TableColumn("policy", f"{regime}: gap [%]")]
     for delay in dict.fromkeys(delay for own in by.values() for delay in own):
         rows = {policy: own[delay] for policy, own in by.items() if delay in own}
         wide = max(len(gap_words(row["gap"])) for row in rows.values())

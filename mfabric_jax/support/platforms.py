@@ -38,8 +38,8 @@ def soundness(broken: Any, words: Sequence[str]) -> Any:
     """Return 1.0 for a program to multiply its result by, or fail if a rule is `broken` [N].
 
     On CPUs a broken rule is a runtime error with its `words`. On accelerators the factor is NaN, as an error would need
-    the host at every call. Under `vmap` alone the error is an InputError; inside `jit` it is XLA's, and the words are
-    its last line.
+    the host at every call. Under `vmap` alone the error is an InputError; inside `jit` it is XLA's, and its line
+    `InputError` has the words.
     """
     try:
         return _soundness(broken, tuple(words))

@@ -14,6 +14,7 @@ from mfabric_jax.timing.passes import places
 from tests.small import row, rows, scenario, several, small
 
 ON = {"network.fabric": "mfabric", "run.dtype": "float32"}
+BLOCKS = 16  # of a pass of `STAGES`
 STAGES = ON | {"job.parallel.pp": 2, "job.batch.micro_batches": 3, "traffic.drawn": 2, "run.iterations": 2}
 
 
@@ -86,6 +87,21 @@ def averaged(demand, region, *, previous=None, key=None, state=None):
     mean, longest = (demand, region.delay_s) if state is None else state
     mean = 0.5 * mean + 0.5 * demand
     return skewed(mean, region), (mean, jnp.maximum(longest, region.delay_s))
+
+
+def of_first_block(demand, region, *, previous=None, key=None, state=None):
+    """Circuits for the first block of a pass alone, by a count of calls."""
+    calls = jnp.zeros((), jnp.int32) if state is None else state
+    return Plan(Circuits(jnp.where(calls % BLOCKS == 0, uniform(demand, region).circuits.count, 0))), calls + 1
+
+
+def test_a_count_of_calls_is_the_block_of_a_pass_backward_from_the_last():
+    problem = scenario(small(STAGES | {"circuits.policy": of_first_block}))
+    where, count = places(problem.workload), np.asarray(solve_between(problem).count)[0]  # [I P Q L 2 S S]
+    assert where.layer.shape[-1] == BLOCKS
+    has_circuits = count.any((-2, -1))
+    np.testing.assert_array_equal(has_circuits, np.broadcast_to(np.arange(BLOCKS)[:, None] == 0, has_circuits.shape))
+    np.testing.assert_array_equal(np.diff(where.layer), np.where(where.backward[..., 1:], -1, 1))
 
 
 def numbers_of(row):

@@ -135,7 +135,7 @@ LEGAL = [[0, 2, 1], [2, 0, 1], [1, 1, 0]]  # degrees 3, 3, 2
 ILLEGAL = {
     "not symmetric": [[0, 2, 1], [1, 0, 1], [1, 1, 0]],
     "a server joined to itself": [[1, 1, 0], [1, 0, 1], [0, 1, 0]],
-    "a negative count": [[0, -1, 1], [-1, 0, 1], [1, 1, 0]],
+    "a count that is negative or NaN": [[0, -1, 1], [-1, 0, 1], [1, 1, 0]],
     "more circuits at a server than its optical degree": [[0, 2, 2], [2, 0, 1], [2, 1, 0]],
 }
 

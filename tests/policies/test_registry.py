@@ -145,20 +145,23 @@ def test_a_name_holds_settings_which_are_columns_and_one_object(mine):
 
 
 def test_settings_and_functions_that_a_policy_does_not_have(mine):
-    for name, sentence in (
+    for name, *sentences in (
         (f"{mine}:squared(powr=2)", "squared' has no setting 'powr'; it has rule, power."),
         (f"{mine}:squared(power)", "must be written as NAME(setting=value, ...), but contains 'power'."),
         (f"{mine}:squared(power=1, power=2)", "its setting 'power' is stated twice."),
         (
             f"{mine}:squared(power=[1, 2])",
-            "must be one value here, got several; name the policy once for each value.",
+            "must be one value here, got several; name the policy once for each value: ",
+            "squared(power=1),",
+            "squared(power=2).",
         ),
         (f"{mine}:_helper", "is unknown; allowed: squared."),
         ("greedy(margin=0.3)", "policy 'greedy' has no setting 'margin'; it has rule."),
         ("static(mean=2)", "its setting 'mean' is an array, which no name can hold."),
         ("Copilot", "write circuits.reconfigure = predict and circuits.predict.predictor = transition"),
     ):
-        assert sentence in refused(get, name)
+        said = refused(get, name)
+        assert all(sentence in said for sentence in sentences)
 
 
 def test_own_policies_know_bandwidth_and_delay_of_every_row():

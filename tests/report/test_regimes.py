@@ -61,6 +61,7 @@ def test_the_table_has_a_column_for_each_delay():
     assert "100 us" in text
     assert "10 ms" in text
     assert "mine.py:keep_hot" in text
+    assert "8 servers, 4 + 1, pairs 2: gap [%]" in text
 
 
 def test_the_table_says_what_an_all_to_all_takes_so_that_delays_can_be_judged():

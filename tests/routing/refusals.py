@@ -110,7 +110,7 @@ REFUSED = [
     (lambda: Region(8, 8e-9, optical_degree=2.5), "optical_degree must be whole, got 2.5"),
     (timed_with(np.full((SERVERS, SERVERS), 1)), "circuits: a server joined to itself; server 0 has [1, 1, "),
     (timed_with(np.eye(SERVERS, k=1, dtype=int)), "circuits: not symmetric"),
-    (timed_with(-2 * RING), "circuits: a negative count"),
+    (timed_with(-2 * RING), "circuits: a count that is negative or NaN"),
     (timed_with(4 * RING), "more circuits at a server than its optical degree", "its optical degree is 6.0."),
     (lambda: Region(4, 8e-9, electrical_nics=np.array([6, 6, -1, 6])), "electrical_nics must be finite"),
     (lambda: Region(3, 8e-9, relay_efficiency=1.5), "relay_efficiency"),

@@ -221,11 +221,16 @@ def test_results_have_the_wider_dtype_and_no_less_than_single_precision():
 def test_illegal_circuits_are_an_error_where_they_are_traced():
     demand, count, _ = draw(2, ports=2)
     checked = eqx.filter_jit(lambda where, count, demand: all_to_all_time(where, Circuits(count), demand))
-    for wrong, rule in ((count + 9 * circuits({(0, 1): 1}), "more circuits at a server"), (-count, "a negative count")):
+    for wrong, rule in (
+        (count + 9 * circuits({(0, 1): 1}), "more circuits at a server"),
+        (-count, "a count that is negative or NaN"),
+    ):
         with pytest.raises(Exception, match=f"circuits: {rule}"):
             jax.block_until_ready(checked(region(), wrong, demand))
         with pytest.raises(InputError, match=f"circuits: {rule}"):
             all_to_all_time(region(), Circuits(wrong), demand)
+    with pytest.raises(Exception, match="circuits: a count that is negative or NaN"):
+        jax.block_until_ready(checked(region(), count * np.nan, demand))
 
 
 def test_unsplit_time_has_the_derivative_of_one_pair_and_split_of_many():

@@ -42,8 +42,8 @@ class Regimes:
 
     also: tuple[str, ...] | None = None
     """Further policies, beside those that are always compared: names, files that mfabric train wrote, or
-    FILE.py:FUNCTION. A policy with the setting `history` gets the last 16 demands; with the setting `state` it returns
-    (plan, state) and gets its last state, None at first."""
+    FILE.py:FUNCTION. A policy with the setting `history` gets the last 16 demands, in bytes; with the setting `state`
+    it returns (plan, state) and gets its last state, None at first."""
     full: bool = False
     """Draw twice as many seeds, chains and decisions."""
     servers: tuple[int, ...] = SIZES
