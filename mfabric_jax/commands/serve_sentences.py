@@ -506,12 +506,12 @@ def _of_band(rows: list[Row]) -> str:
         judged = ". Rows are in time at the slow end (--by predicted uses the prediction)"
     return (
         "band: from fast kernels with all communication hidden to the largest excess measured. Measured steps took "
-        f"{steps} times their prediction, prefill passes {passes} times{judged * timed}. {_of_measured_steps(rows)} "
+        f"{steps} times their prediction, prefill passes {passes} times{judged * timed}. {measured_words(rows)} "
         f"{PAGE} has the rows."
     )
 
 
-def _of_measured_steps(rows: list[Row]) -> str:
+def measured_words(rows: list[Row]) -> str:
     """Return on which GPUs and sizes steps were measured, and which GPUs and sizes of rows lie outside."""
     from mfabric_jax.apps.serving.serving_steps import measured_steps
     from mfabric_jax.report.html.markup import join_names

@@ -77,7 +77,7 @@ def _stated(row: Mapping[str, Any], effective: Mapping[str, Any]) -> Iterator[tu
             continue
         if path in row or (path in varied and isinstance(value, list)):
             value = {} if told is None and path not in row else told
-        yield path, value.partition(", ")[0] if path == "model.name" else value  # a job may follow its model
+        yield path, str(value).partition(", ")[0] if path == "model.name" else value  # a job may follow its model
 
 
 def _words(path: str, value: Any) -> list[str]:

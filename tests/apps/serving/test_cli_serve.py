@@ -3,6 +3,8 @@
 import csv
 import json
 import re
+import shlex
+from html import unescape
 
 import numpy as np
 import pytest
@@ -312,11 +314,15 @@ def test_the_options_of_the_best_row_repeat_it(load, tmp_path, capsys):
     printed = capsys.readouterr().out.splitlines()
     (command,) = [line for line in printed if line.startswith("mfabric serve ")]
     options = shlex.split(command)[1:]
+    size = options[options.index("--ep") + 1]
     assert status(*options, "--out", tmp_path / "again.csv", "--all-columns") == 0
     assert status("report", tmp_path / "search.csv", "--out", tmp_path / "page.html") == 0
     assert command in unescape((tmp_path / "page.html").read_text(encoding="utf-8"))
     with (tmp_path / "search.csv").open() as found, (tmp_path / "again.csv").open() as repeated:
-        (again,), rows = csv.DictReader(repeated), [row for row in csv.DictReader(found) if row["ep"] == options[options.index("--ep") + 1]]
+        (again,), rows = (
+            csv.DictReader(repeated),
+            [row for row in csv.DictReader(found) if row["ep"] == size],
+        )
     assert {name: value for name, value in again.items() if name not in free} in [
         {name: value for name, value in row.items() if name in again and name not in free} for row in rows
     ]
