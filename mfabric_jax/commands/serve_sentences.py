@@ -520,8 +520,8 @@ def measured_words(rows: list[Row]) -> str:
     known = {what: (sorted({row.gpu for row in own}), sorted({row.ep for row in own})) for what, own in steps.items()}
     gpus = sorted({name for own, _ in known.values() for name in own})
     sizes = {what: join_names(list(map(str, own))) for what, (_, own) in known.items()}
-    asked = list(dict.fromkeys(row[name] for row in rows for name in ("gpu", "prefill_gpu")))
-    without = [name for name in asked if name not in gpus]
+    named = list(dict.fromkeys(row[name] for row in rows for name in ("gpu", "prefill_gpu")))
+    without = [name for name in named if name not in gpus]
     sized = sorted({row["ep"] for row in best_rows(rows) or rows})
     without += [f"decoding at ep {size}" for size in sized if size not in known["tpot"][1]]
     lacking = f"; {join_names(without)} {'was' if len(without) == 1 else 'were'} not measured" if without else ""

@@ -165,14 +165,14 @@ def _tell_apart(
     values = _settings_apart(configs, [table for _, table in tables])
     known = [set(table.column_names) for _, table in tables]
     varied = {path: own for path, own in _differences(configs).items() if any(path in names for names in known)}
-    told = len(set(zip(*(map(_written, own) for own in values.values()), strict=True))) == len(set(runs))
-    named = [table for _, table in tables] if told and None not in runs else [_with_file(*table) for table in tables]
+    apart = len(set(zip(*(map(_written, own) for own in values.values()), strict=True))) == len(set(runs))
+    named = [table for _, table in tables] if apart and None not in runs else [_with_file(*table) for table in tables]
     for path, column in {**varied, **values}.items():
         named = [
             table if path in names else table.append_column(path, pyarrow.array([value] * len(table)))
             for table, names, value in zip(named, known, column, strict=True)
         ]
-    return named, list(values) if told and None not in runs else [FILE, *values]
+    return named, list(values) if apart and None not in runs else [FILE, *values]
 
 
 def _settings_apart(configs: Sequence[Mapping[str, Any]], tables: Sequence[Any]) -> dict[str, list[Any]]:
@@ -205,7 +205,7 @@ def _merge_configs(files: Sequence[str], configs: Sequence[Mapping[str, Any]]) -
     merged["resolved"] = merged.get("resolved", {}) | every
     merged["varied"] = list(dict.fromkeys([*(path for own in configs for path in own.get("varied", ())), *apart]))
     return merged | {
-        RUNS: {file: {path: own[at] for path, own in apart.items()} for at, file in enumerate(files)},
+        RUNS: {file: {path: own[index] for path, own in apart.items()} for index, file in enumerate(files)},
     }
 
 

@@ -72,11 +72,11 @@ def _stated(row: Mapping[str, Any], effective: Mapping[str, Any]) -> Iterator[tu
     for path, value in {**effective["stated"], **known}.items():
         if path in _OF_SEARCH or path in _CHOSEN:
             continue
-        told: Any = row.get(path if path in row else str(_COLUMNS.get(path)))
-        if told is None and sources.get(path) == _COMMAND:  # a default that these rows do not read
+        stored: Any = row.get(path if path in row else str(_COLUMNS.get(path)))
+        if stored is None and sources.get(path) == _COMMAND:  # a default that these rows do not read
             continue
         if path in row or (path in varied and isinstance(value, list)):
-            value = {} if told is None and path not in row else told
+            value = {} if stored is None and path not in row else stored
         yield path, str(value).partition(", ")[0] if path == "model.name" else value  # a job may follow its model
 
 
