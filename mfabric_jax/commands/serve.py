@@ -61,13 +61,19 @@ def run(cases: Cases, options: Options) -> None:
     rows = [sentences.shown_row(own) for own in groups] if searching else every
     shared.print_conclusions(sentences.conclusions(every))
     print(wrap(sentences.common(every)))
-    print(report.plain([_table_row(row) for row in rows], _columns(rows, options.all_columns)))
+    loaded = any(row.get("load_requests") for row in rows)
+    if options.all_columns or not loaded:
+        print(report.plain([_table_row(row) for row in rows], _columns(rows, options.all_columns)))
+    if loaded:
+        under = report.plain([_under_load(row) for row in rows], _load_columns(rows, options.all_columns))
+        print(wrap(f"Under the load{sentences.end_of_band(rows)}{'' if options.all_columns else P99}:") + f"\n{under}")
     if any("load_requests" in row for row in rows):
-        if any(row["load_requests"] for row in rows):
-            under = report.plain([_under_load(row) for row in rows], _load_columns(rows, options.all_columns))
-            print(f"\nUnder the load{sentences.end_of_band(rows)}:\n{under}")
         shared.print_lines(sentences.load_sentences(rows, cases, options.all_columns))
     shared.print_lines(sentences.search_sentences(groups, every, options.all_columns) if searching else ())
+    if searching and not options.all_columns:
+        print(
+            "\n".join(sentences.commands_to_repeat(every, cases))
+        )  # unbroken, so that a terminal's lines can be pasted
     shared.print_lines(sentences.locality_sentences(rows, cases))
     shared.print_lines([*sentences.row_sentences(rows, every), *sentences.context_sentences(cases)])
     shared.print_lines(sentences.domain_sentences(cases))
@@ -84,21 +90,23 @@ def _serve_clients(cases: Cases, options: Options) -> None:
         raise InputError(f"figures do not show serve --clients; leave out --figures {options.figures}.")
     shared.check_outputs(options.out)
     from mfabric_jax import report
-    from mfabric_jax.apps.serving.clients import client_cases, client_rows
+    from mfabric_jax.apps.serving.clients import client_cases, client_rows, unknown_prices
     from mfabric_jax.apps.serving.rows import effective
 
     columns, count = options.columns("serve --clients"), len(client_cases(cases))
     rows_of = functools.partial(client_rows, cases)
     rows = shared.collect_rows("serve", options.out, effective(cases), rows_of, count, columns)
-    titles = {"tpot": "tpot [ms]", "band": "band [ms]", "prompts": "of which prompts [ms]", "ttft": "ttft [ms]"}
-    titles |= {"tokens_per_s_per_gpu": "tokens/s/GPU", "memory_gb": "memory [GB]"}
+    titles = {"tpot": "tpot [ms]", "band": "band [ms]"}
+    titles |= {"prompts": "of which prompts [ms]"} if options.all_columns else {}
+    titles |= {"ttft": "ttft [ms]", "tokens_per_s_per_gpu": "tokens/s/GPU", "usd_per_million_tokens": "$/M"}
+    titles |= {"memory_gb": "memory [GB]"} if options.all_columns else {}
     names = ["model", "gpu", "tp", "ep", *sentences.settings_of(rows)]
     apart = [name for name in names if len({row[name] for row in rows}) > 1]
     named = [report.TableColumn(name, name.removeprefix("serving.replica."), apart=True) for name in apart]
-    named += [report.TableColumn(name, name) for name in names if name not in apart]
     shown = [report.TableColumn(name, title) for name, title in titles.items()]
+    print(sentences.common_of_replicas(rows[0], apart))
     print(report.plain([_client_line(row) for row in rows], [*named, *shown, "fits"]))
-    shared.print_lines([sentences.REPLICA_BAND])
+    shared.print_lines([sentences.REPLICA_BAND, sentences.REPLICA_USD, *unknown_prices(cases)])
 
 
 def _client_line(row: dict[str, Any]) -> dict[str, Any]:
@@ -159,10 +167,12 @@ LOAD = {  # titles of columns under a load, times in milliseconds
 }
 
 
-DECIDE = {  # columns under a load without --all-columns
-    *("load_requests_per_s", "requests_per_s", "in_slo", "load_ttft_p99_s", "load_tpot_p99_s"),
-    *("load_prefill_gpus", "load_decode_gpus", "load_usd_per_million_tokens"),
+DECIDE = {  # the only table under a load without --all-columns
+    **{"batch": "batch", "load_decode_gpus": "decode", "load_prefill_gpus": "prefill"},
+    **{"load_tpot_p99_s": "tpot", "load_ttft_p99_s": "ttft", "in_slo": "in time"},
+    "load_usd_per_million_tokens": "$/M",
 }
+P99 = "; decode, prefill: GPUs of both pools; tpot, ttft: p99 [ms]"
 
 
 def _under_load(row: dict[str, Any]) -> dict[str, Any]:
@@ -175,9 +185,9 @@ def _under_load(row: dict[str, Any]) -> dict[str, Any]:
 def _load_columns(rows: list[dict[str, Any]], details: bool) -> list[Any]:
     from mfabric_jax import report
 
-    titles = {name: title for name, title in LOAD.items() if details or name in DECIDE}
+    titles = LOAD if details else DECIDE
     known = {name: title for name, title in titles.items() if any(row[name] is not None for row in rows)}
-    columns = [report.TableColumn(name, title) for name, title in known.items()]
+    columns = [report.TableColumn(name, title, percent=name == "in_slo") for name, title in known.items()]
     return [*_names(rows), *columns]
 
 
@@ -193,7 +203,7 @@ def _columns(rows: list[dict[str, Any]], details: bool) -> list[Any]:
     from mfabric_jax import report
 
     arriving = any(row.get("load_requests") for row in rows)
-    usd = {"usd_per_million_tokens": "$/M, pools full" if arriving else "$/M tokens"}
+    usd = {"usd_per_million_tokens": "$/M, pools full" if arriving else "$/M"}
     titles = {"tpot": "tpot [ms]", "band": "band [ms]"}
     titles |= {"ttft": "ttft [ms]"} if details or any(row["ttft_limit_s"] is not None for row in rows) else {}
     titles |= {"tokens_per_s_per_gpu": "tokens/s/GPU"} | usd

@@ -12,6 +12,7 @@ NO_CHOICE = "serving.load.", "serving.prompt", "serving.answer"  # rows that dif
 DIRECT = "full-mesh", "torus", "twisted-torus"  # their links join servers of one group only
 PAGE = 'The page "Serving"'
 REPLICA_BAND = f"band: of tpot; it holds 8 of 10 measured rows. {PAGE} has the errors."
+REPLICA_USD = "$/M: GPUs, their servers and energy, without a network, which one replica does not use."
 Row = dict[str, Any]
 
 
@@ -113,6 +114,12 @@ def common(rows: list[Row]) -> str:
     return ", ".join([*words, *(f"experts {load}" for load in taken if len(taken) > 1 or load != "balanced")])
 
 
+def common_of_replicas(row: Row, apart: list[str]) -> str:
+    """Return the values that all replicas share, from the row of one; `apart`: what differs."""
+    texts = {"model": row["model"], "gpu": row["gpu"], "tp": f"tp {row['tp']}", "ep": f"ep {row['ep']}"}
+    return ", ".join(words for name, words in texts.items() if name not in apart)
+
+
 def _prefill_kind(row: Row) -> str:
     """Name the GPUs and NICs that prefill where they differ from those that decode, else an empty text."""
     if (row["gpu"], row["nic_gbps"]) == (row["prefill_gpu"], row["prefill_nic_gbps"]):
@@ -147,7 +154,8 @@ def search_sentences(groups: list[list[Row]], rows: list[Row], details: bool) ->
             yield f"{named}: no size that fits in memory keeps to {_times(best)}."
         elif details:
             yield _of_pools(own, named)
-    yield from _how_to_repeat(rows, details)
+    if not details:
+        yield "--all-columns prints the pools of every row."
 
 
 def _of_pools(own: list[Row], named: str) -> str:
@@ -163,15 +171,14 @@ def _of_pools(own: list[Row], named: str) -> str:
     return f"{most}; cheapest: {_dollars(least)} with {_pools(least)}."
 
 
-def _how_to_repeat(rows: list[Row], details: bool) -> Iterator[str]:
-    """Yield the options of the best rows, or what the options of all rows do."""
-    instead = "in place of --tpot-ms, --by and what is searched"
-    if details:
-        yield f"The options of a row repeat it {instead}."
-        return
+def commands_to_repeat(rows: list[Row], cases: Cases) -> Iterator[str]:
+    """Yield the commands that serve the best rows again, without a search."""
+    from mfabric_jax.report.repeated import repeat_command
+
+    facts = {"stated": cases.stated, "sources": cases.sources, "varied": cases.varied}
     for best in best_rows(rows):
-        yield f"To repeat {name_row(best, rows, sized=False)}, write {instead}: {_pools(best)}."
-    yield "--all-columns prints the options of every row."
+        if (command := repeat_command(best, facts)) is not None:
+            yield f"To repeat {name_row(best, rows, sized=False)} ({_shares(best)}):\n{command}"
 
 
 def _times(row: Row) -> str:
@@ -197,24 +204,20 @@ def _dollars(row: Row) -> str:
 
 
 def _pools(row: Row) -> str:
-    """Return the flags that repeat a row's pools, in place of `--tpot-ms`."""
-    from mfabric_jax import units
+    """Return the sizes of a row's pools."""
+    overlap, prefill_overlap = (
+        f"{'with' if row[name] else 'without'} overlap" for name in ("overlap", "prefill_overlap")
+    )
+    decode = f"ep {row['ep']}, batch {row['batch']:g}, {overlap}"
+    prefill = f"prefill ep {row['prefill_ep']}, {row['prefill_tokens']:,} tokens a pass, {prefill_overlap}"
+    return f"{decode}; {prefill} ({_shares(row)})"
 
-    settings = {"overlap": row["overlap"], "prefill.ep": row["prefill_ep"], "prefill.tokens": row["prefill_tokens"]}
-    settings |= {"prefill.overlap": row["prefill_overlap"]} if row["prefill_overlap"] != row["overlap"] else {}
-    flags = " ".join(f"--set serving.{name}={str(value).lower()}" for name, value in settings.items())
+
+def _shares(row: Row) -> str:
+    """Return how many GPUs decode and prefill."""
     if row.get("load_requests") is None:
-        share = f"{row['prefill_gpus']:.2g} GPUs prefill for each GPU that decodes"
-    else:
-        decode, prefill = row["load_decode_gpus"], row["load_prefill_gpus"]
-        share = f"{decode:,} GPUs decode, {prefill:,} prefill"
-        groups = {"decode": decode // row["ep"], "prefill": prefill // row["prefill_ep"]}
-        flags += "".join(f" --set serving.load.{name}_groups={count}" for name, count in groups.items())
-        limit_s = row["tpot_limit_s"]
-        flags += "" if limit_s is None else f" --set serving.load.tpot_ms={units.to_ms(limit_s):g}"
-    if row.get("load_requests") is not None or row["ttft_limit_s"] is not None:
-        flags += f" --by {row['by']}"
-    return f"--ep {row['ep']} --batch {row['batch']:g} {flags} ({share})"
+        return f"{row['prefill_gpus']:.2g} GPUs prefill for each GPU that decodes"
+    return f"{row['load_decode_gpus']:,} GPUs decode, {row['load_prefill_gpus']:,} prefill"
 
 
 def load_sentences(rows: list[Row], cases: Cases, details: bool) -> Iterator[str]:
@@ -503,12 +506,33 @@ def _of_band(rows: list[Row]) -> str:
         judged = ". Rows are in time at the slow end (--by predicted uses the prediction)"
     return (
         "band: from fast kernels with all communication hidden to the largest excess measured. Measured steps took "
-        f"{steps} times their prediction, prefill passes {passes} times{judged * timed}. {PAGE} has the rows."
+        f"{steps} times their prediction, prefill passes {passes} times{judged * timed}. {measured_words(rows)} "
+        f"{PAGE} has the rows."
+    )
+
+
+def measured_words(rows: list[Row]) -> str:
+    """Return on which GPUs and sizes steps were measured, and which GPUs and sizes of rows lie outside."""
+    from mfabric_jax.apps.serving.serving_steps import measured_steps
+    from mfabric_jax.report.html.markup import join_names
+
+    steps = measured_steps()
+    known = {what: (sorted({row.gpu for row in own}), sorted({row.ep for row in own})) for what, own in steps.items()}
+    gpus = sorted({name for own, _ in known.values() for name in own})
+    sizes = {what: join_names(list(map(str, own))) for what, (_, own) in known.items()}
+    named = list(dict.fromkeys(row[name] for row in rows for name in ("gpu", "prefill_gpu")))
+    without = [name for name in named if name not in gpus]
+    sized = sorted({row["ep"] for row in best_rows(rows) or rows})
+    without += [f"decoding at ep {size}" for size in sized if size not in known["tpot"][1]]
+    lacking = f"; {join_names(without)} {'was' if len(without) == 1 else 'were'} not measured" if without else ""
+    return (
+        f"{sum(map(len, steps.values()))} steps and passes were measured, on {join_names(gpus)}: decoding at ep "
+        f"{sizes['tpot']}, prefill at ep {sizes['prefill']}{lacking}."
     )
 
 
 def _of_estimates(rows: list[Row]) -> Iterator[str]:
-    """Yield which GPUs have estimates of kernels; the band comes from steps of other GPUs."""
+    """Yield which GPUs have estimates of kernels."""
     from mfabric_jax.workload.gpus import GPUS
     from mfabric_jax.workload.kernels import has_family
     from mfabric_jax.workload.measured_kernels import LIKE, known_facts
@@ -516,14 +540,13 @@ def _of_estimates(rows: list[Row]) -> Iterator[str]:
     named = list(dict.fromkeys(row[name] for row in rows for name in ("gpu", "prefill_gpu")))
     measured = [name for name in named if LIKE.get(name, name) in known_facts()]
     partly = [name for name in measured if has_family(GPUS[name])]
-    rests = "the band comes from measured steps of other GPUs"
     if partly:
         yield (
             f"{', '.join(partly)}: kernel times are fitted to public tables, and estimates where these lack a kernel "
-            f'(decoding attention, dispatch, combine); {rests}. The page "GPUs" has the sources.'
+            '(decoding attention, dispatch, combine). The page "GPUs" has the sources.'
         )
     if others := [name for name in named if name not in measured]:
-        yield f"{', '.join(others)}: kernel times are wide estimates, unless you state a table; {rests}."
+        yield f"{', '.join(others)}: kernel times are wide estimates, unless you state a table."
 
 
 def _of_memory(row: Row, named: str) -> Iterator[str]:

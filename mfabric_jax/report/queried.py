@@ -15,7 +15,7 @@ from mfabric_jax.report.grid import SEED, USUAL, unbeaten
 from mfabric_jax.report.kinds import column_named
 from mfabric_jax.report.numerals import usable
 from mfabric_jax.report.paired import OVER, partners, ratios, settings_that_differ
-from mfabric_jax.report.query import COUNT, FILE, OF_A_RUN, QueryOptions, sweep_of
+from mfabric_jax.report.query import COUNT, FILE, OF_A_RUN, RUNS, QueryOptions, sweep_of
 from mfabric_jax.report.rows import read_rows, read_table
 from mfabric_jax.support.extras import load_extra
 
@@ -94,7 +94,7 @@ def equal_over_seeds(paths: Sequence[str | Path], options: QueryOptions) -> str 
 
 
 def _read_all(paths: Sequence[str | Path], where: Sequence[str]) -> tuple[Any, dict[str, Any], list[str]]:
-    """The rows that match all conditions, as a table, the first configuration, and columns that tell files apart."""
+    """The rows that match all conditions, as a table, their configuration, and columns that tell files apart."""
     tables, configs, runs = [], [], []
     for file, sweep in _files(paths):
         if file.suffix == ".parquet" and file.exists():
@@ -106,14 +106,16 @@ def _read_all(paths: Sequence[str | Path], where: Sequence[str]) -> tuple[Any, d
         configs.append(config)
         runs.append((sweep or _run_of(config)) if config else None)
     several, apart, every = len(set(filter(None, runs))) > 1, [FILE], [table for _, table in tables]
+    config = next(filter(None, configs), {})
     if several:
         every, apart = _tell_apart(tables, configs, runs)
+        config = _merge_configs([file for file, _ in tables], configs)
     table = _merge_tables(every)
     if not table.num_rows:
         raise InputError(f"{', '.join(map(str, paths))} holds no row; give files with rows.")
     for condition in where:
         table = table.filter(_mask(table, condition))
-    return table, next(filter(None, configs), {}), [name for name in apart if name in table.column_names]
+    return table, config, [name for name in apart if name in table.column_names]
 
 
 def _merge_tables(tables: Sequence[Any]) -> Any:
@@ -143,7 +145,14 @@ def _run_of(config: Mapping[str, Any]) -> str:
     if config.get("command") == "sweep" or "sweep" in config:
         return repr([config.get(part) for part in ("sweep", "stated", "varied")])
     settings = config.get("resolved", config)
-    return repr(sorted((name, repr(value)) for name, value in settings.items() if name not in OF_A_RUN))
+    return repr(sorted((name, _written(value)) for name, value in settings.items() if name not in OF_A_RUN))
+
+
+def _written(value: Any) -> str:
+    """A value as text that is the same for equal values: 150 and 150.0."""
+    if isinstance(value, list):
+        return repr(list(map(_written, value)))
+    return repr(float(value) if isinstance(value, int) and not isinstance(value, bool) else value)
 
 
 def _tell_apart(
@@ -153,29 +162,55 @@ def _tell_apart(
 
     Return the tables and the names of these columns.
     """
-    named = [table for _, table in tables]
-    values = _settings_apart(configs, named)
-    if len(set(zip(*values.values(), strict=True))) != len(set(runs)) or None in runs:
-        return [_with_file(*table) for table in tables], [FILE]
-    for path, column in values.items():
+    values = _settings_apart(configs, [table for _, table in tables])
+    known = [set(table.column_names) for _, table in tables]
+    varied = {path: own for path, own in _differences(configs).items() if any(path in names for names in known)}
+    apart = len(set(zip(*(map(_written, own) for own in values.values()), strict=True))) == len(set(runs))
+    named = [table for _, table in tables] if apart and None not in runs else [_with_file(*table) for table in tables]
+    for path, column in {**varied, **values}.items():
         named = [
-            table.append_column(path, pyarrow.array([value] * len(table)))
-            for table, value in zip(named, column, strict=True)
+            table if path in names else table.append_column(path, pyarrow.array([value] * len(table)))
+            for table, names, value in zip(named, known, column, strict=True)
         ]
-    return named, list(values)
+    return named, list(values) if apart and None not in runs else [FILE, *values]
 
 
 def _settings_apart(configs: Sequence[Mapping[str, Any]], tables: Sequence[Any]) -> dict[str, list[Any]]:
     """The values of stated settings that differ between runs, are one value in each, and have no column, by path."""
-    stated = dict.fromkeys(path for config in configs for path in config.get("stated", {}))
-    values = {path: [config.get("resolved", {}).get(path) for config in configs] for path in stated}
     return {
         path: own
-        for path, own in values.items()
+        for path, own in _differences(configs).items()
         if not any(isinstance(value, list | dict) for value in own)
-        and len(set(map(repr, own))) > 1
         and not any(path in table.column_names for table in tables)
     }
+
+
+def _differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The values of stated settings that differ between runs, by path."""
+    stated = dict.fromkeys(path for config in configs for path in config.get("stated", {}))
+    values = {path: [config.get("resolved", {}).get(path) for config in configs] for path in stated}
+    return {path: own for path, own in values.items() if len(set(map(_written, own))) > 1}
+
+
+def _merge_configs(files: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The first configuration, with every value of the stated settings that differ, and these settings by file."""
+    merged, apart = dict(next(filter(None, configs), {})), _differences(configs)
+    if not apart:
+        return merged
+    every = {path: [part for value in own for part in _parts(value)] for path, own in apart.items()}
+    every = {path: list({_written(value): value for value in own}.values()) for path, own in every.items()}
+    for name in ("stated", "sources"):
+        merged[name] = {path: value for config in reversed(configs) for path, value in config.get(name, {}).items()}
+    merged["stated"] |= every
+    merged["resolved"] = merged.get("resolved", {}) | every
+    merged["varied"] = list(dict.fromkeys([*(path for own in configs for path in own.get("varied", ())), *apart]))
+    return merged | {
+        RUNS: {file: {path: own[index] for path, own in apart.items()} for index, file in enumerate(files)},
+    }
+
+
+def _parts(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _with_file(file: str, table: Any) -> Any:

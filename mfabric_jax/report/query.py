@@ -12,6 +12,7 @@ COUNT = "rows"
 # configuration keys that describe the run, not the case
 OF_A_RUN = {"command", "schema", "version", "commit", "jax", "jaxlib", "device", "complete", "part", "out"}
 FILE = "file"  # this column names the file when runs differ
+RUNS = "runs"  # this key of a configuration holds the settings in which files differ, by file
 
 
 class QueryOptions(NamedTuple):
@@ -37,7 +38,8 @@ class QueryOptions(NamedTuple):
 
 
 def query(paths: Sequence[str | Path], options: QueryOptions) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the rows of the answer, and the configuration of the first file.
+    """Return the rows of the answer, and the configuration of their files: the first one's, with lists of the settings
+    in which the others differ, and these settings by file (`RUNS`).
 
     If the settings of the files differ, columns name the stated ones, or else the file of each row; groups and
     selected columns keep these. Raise InputError if a file or column is missing, or if a sweep's file is damaged,

@@ -21,7 +21,6 @@ _LIMITS = {  # settings by column, and what turns their values into those of row
     "ttft_limit_s": ("serving.load.ttft_ms", units.ms),
     "in_slo_limit": ("serving.load.keep", float),
 }
-_FILE = "file"  # a column of rows of several runs
 _GROUPS = "_groups"  # numbers of groups are a choice, not a load
 _CHOICES = (
     *("kernels", "precision", "ep", "tp", "batch", "context", "overlap", "expert_load", "prefill_ep"),
@@ -42,15 +41,20 @@ def has_load(row: Mapping[str, Any]) -> bool:
 
 def with_limits(rows: Rows, resolved: Mapping[str, Any]) -> Rows:
     """Return rows of serving with their limits: those of their columns, else of the settings of all rows."""
-    if not is_served(rows[0]) or _FILE in rows[0]:  # settings are those of the first file
+    if not is_served(rows[0]):
         return rows
-    stated = {name: resolved[path] for name, (path, _) in _LIMITS.items() if name not in rows[0] and path in resolved}
-    known = {
-        name: None if value is None else _LIMITS[name][1](value)
+    open_limits = {name: limit for name, limit in _LIMITS.items() if name not in rows[0]}
+    return [{**row, **_limits(row, resolved, open_limits)} for row in rows]
+
+
+def _limits(row: Mapping[str, Any], resolved: Mapping[str, Any], limits: Mapping[str, Any]) -> dict[str, Any]:
+    """The limits of a row that are known, from the columns of settings in which runs differ, or the settings of all."""
+    stated = {name: row.get(path, resolved.get(path)) for name, (path, _) in limits.items() if path in resolved}
+    return {
+        name: None if value is None else limits[name][1](value)
         for name, value in stated.items()
         if not isinstance(value, list)
     }
-    return [{**row, **known} for row in rows]
 
 
 def usd_column(row: Mapping[str, Any]) -> str:
@@ -93,7 +97,7 @@ def choices(rows: Rows) -> list[str]:
 def _jobs(rows: Rows) -> list[str]:
     """The model of each row, with what differs between loads."""
     names = [name for name in rows[0] if name.startswith(_OF_LOAD) and not name.endswith(_GROUPS)]
-    names = [name for name in names if len({str(row.get(name)) for row in rows if has_load(row)}) > 1]
+    names = [name for name in names if len({_comparable(row.get(name)) for row in rows if has_load(row)}) > 1]
     several = len({(has_load(row), row.get(ARRIVING)) for row in rows}) > 1
     return [", ".join([str(row.get("model") or ""), *_load_words(row, names, several)]) for row in rows]
 
@@ -102,9 +106,17 @@ def _load_words(row: Mapping[str, Any], names: Sequence[str], several: bool) -> 
     """The settings of the load of a row; without them the requests that arrive, if rows have several loads."""
     if several and not has_load(row):
         return ["without a load"]
-    known = [f"{setting_name(name)} {number(row[name])}" for name in names if row.get(name) is not None]
+    known = [f"{setting_name(name)} {number(_comparable(row[name]))}" for name in names if row.get(name) is not None]
     rate = usable(row.get(ARRIVING))
     return known or ([f"{number(rate)} requests/s"] if several and rate is not None else [])
+
+
+def _comparable(value: Any) -> Any:
+    """A number for a number that is written as text, since columns with a text have texts alone."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return str(value)
 
 
 def have_equal_errors(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -26,8 +26,8 @@ TITLES = {
 
 
 def of_serving(row: Mapping[str, Any]) -> bool:
-    """Return whether a row comes from `mfabric serve`."""
-    return {PER_USER, PER_GPU, LIMIT, "fits"} <= row.keys()
+    """Return whether a row is of pools on a fabric from `mfabric serve`."""
+    return {"fabric", PER_USER, PER_GPU, LIMIT, "fits"} <= row.keys()
 
 
 def serving_chart(rows: Rows) -> Chart:

@@ -232,3 +232,24 @@ def test_stated_settings_tell_files_apart_if_they_can(tmp_path):
         write_rows(rows, tmp_path / "c.csv", other | {"stated": {}, "resolved": other["resolved"] | {"gpu.watts": 1}})
     )
     assert [row["file"] for row in query([*both, third], QueryOptions())[0]] == [*both, third]
+
+
+def test_every_file_keeps_its_own_settings_where_they_differ(tmp_path):
+    """Also beside a file whose rows vary a setting; equal numbers are equal however they are written."""
+    one_file = {"serving.load.rate": 150.0, "serving.tpot_ms": 30.0, "serving.prompt": 900}
+    varied = {"serving.load.rate": [150, 300], "serving.tpot_ms": 40.0, "serving.prompt": 900.0}
+    for name, own in (("a", one_file), ("b", varied)):
+        rates = own["serving.load.rate"] if name == "b" else [None]
+        rows = [
+            {"fabric": "torus", "iteration_s": 1.0} | ({"serving.load.rate": rate} if rate else {}) for rate in rates
+        ]
+        write_rows(rows, tmp_path / f"{name}.csv", {"stated": own, "resolved": own, "varied": []})
+    files = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    rows, config = query(files, QueryOptions())
+    assert [(row["serving.load.rate"], row["serving.tpot_ms"]) for row in rows] == [(150, 30), (150, 40), (300, 40)]
+    assert config["runs"] == {
+        str(files[0]): {"serving.load.rate": 150.0, "serving.tpot_ms": 30.0},
+        str(files[1]): {"serving.load.rate": [150, 300], "serving.tpot_ms": 40.0},
+    }
+    assert config["resolved"]["serving.tpot_ms"] == [30.0, 40.0]
+    assert config["resolved"]["serving.load.rate"] == [150, 300]

@@ -5,11 +5,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mfabric_jax import units
+from mfabric_jax.apps.serving.group import group_of
 from mfabric_jax.apps.serving.layer_parts import request_bytes, table_of, weight_bytes
 from mfabric_jax.apps.serving.replica import ServedReplica, first_token_s, replica, token_seconds
 from mfabric_jax.case import Case, Cases
 from mfabric_jax.checks import Misfit
 from mfabric_jax.evaluate.resolving.resolve import gpu_of, model_of
+from mfabric_jax.evaluate.resolving.resolved import Hardware
+from mfabric_jax.evaluate.rows.costs import MILLION, Bill, bill_of, unknown_parts
 from mfabric_jax.workload.gpus import Gpu
 from mfabric_jax.workload.measured_kernels import FASTEST
 
@@ -25,7 +28,7 @@ def client_cases(cases: Cases) -> list[Case]:
 def client_rows(
     cases: Cases, *, start: int = 0, progress: Callable[[str], None] = lambda words: None
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row per case: time per token and to the first token, tokens per second, memory.
+    """Yield a row per case: time per token and to the first token, tokens per second, memory, dollars.
 
     - `start`: number of cases to skip.
 
@@ -63,7 +66,26 @@ def client_row(case: Case) -> dict[str, Any]:
         "tokens_per_s_per_gpu": clients / seconds.tpot_s / serving.tp,
         "tokens_per_s_per_user": 1 / seconds.tpot_s,
         **_memory(held, gpu),
+        "usd_per_million_tokens": _usd_per_million(case, clients / seconds.tpot_s),
     }
+
+
+def _usd_per_million(case: Case, tokens_per_s: float) -> float | None:
+    """Dollars per million answer tokens: GPUs, their servers and energy, without a network, which a replica lacks."""
+    hardware, bill = _hardware_and_bill(case)
+    usd, _ = bill.without_network.per_gpu_second(hardware.parts.running, case.serving.tp)
+    return None if usd is None else MILLION * usd * case.serving.tp / tokens_per_s
+
+
+def unknown_prices(cases: Cases) -> list[str]:
+    """Return a sentence for each unknown price and power that the dollars of replicas need."""
+    bills = map(_hardware_and_bill, client_cases(cases))
+    return list(dict.fromkeys(words for hardware, bill in bills for words in unknown_parts(hardware, bill)))
+
+
+def _hardware_and_bill(case: Case) -> tuple[Hardware, Bill]:
+    group = group_of(case.with_(UNREAD), case.serving.tp, "serving.tp")
+    return group.hardware, bill_of(group.hardware, group.shape, group.hardware.nic_gbps)
 
 
 def _memory(held: float, gpu: Gpu) -> dict[str, Any]:

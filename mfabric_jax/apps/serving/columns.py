@@ -35,7 +35,7 @@ STEP = Columns(
     Column("ttft_s", "s", "Time from the start of a prompt's first pass to the first token, without a queue."),
     Column("ttft_limit_s", "s", "Stated limit of `ttft_s`.", detail=True),
     Column("ttft_high_s", "s", "`ttft_s` at the slow end of its bands.", detail=True),
-    Column("by", TEXT, "What is compared with limits: `high`, the slow end of the band, or `predicted`.", detail=True),
+    Column("by", TEXT, "What is compared with limits: `high`, the slow end of the band, or `predicted`."),
     Column(
         "tokens_per_s_per_gpu",
         "tokens/s",
@@ -61,8 +61,8 @@ PREFILL = Columns(
     Column("prefill_nic_gbps", "Gbps", "Bandwidth of a NIC of the GPUs that prefill.", detail=True),
     Column("prefill_gpu_memory_gb", "GB", "Memory of a GPU that prefills.", detail=True),
     Column("prefill_ep", "GPUs", "GPUs of a prefill group."),
-    Column("prefill_tokens", "tokens", "Tokens of a GPU in one micro-batch of a prefill pass.", detail=True),
-    Column("prefill_overlap", TRUTH, "Whether prefill hides communication behind a second micro-batch.", detail=True),
+    Column("prefill_tokens", "tokens", "Tokens of a GPU in one micro-batch of a prefill pass."),
+    Column("prefill_overlap", TRUTH, "Whether prefill hides communication behind a second micro-batch."),
     Column("prefill_gpus", "GPUs", "Prefill GPUs per decoding GPU."),
 )
 SERVED = Columns(
@@ -158,6 +158,7 @@ CLIENTS = Columns(
     Column("prompts_s", "s", "Part of `tpot_s` taken by prompts of other clients.", detail=True),
     *(STEP[name] for name in ("ttft_s", "tokens_per_s_per_gpu", "tokens_per_s_per_user")),
     *(MEMORY[name] for name in ("memory_gb", "gpu_memory_gb", "fits")),
+    COST["usd_per_million_tokens"],
 )
 """Columns of `serve --clients`."""
 SERVED_ROWS = Columns(

@@ -27,7 +27,7 @@ from mfabric_jax.apps.serving.step import MEASURED_MODES, StepSeconds, Wires
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.evaluate.resolving.resolve import model_of
-from mfabric_jax.evaluate.rows.costs import MILLION, SECONDS_AN_HOUR, Bill, bill_of
+from mfabric_jax.evaluate.rows.costs import MILLION, Bill, bill_of
 from mfabric_jax.support.array_module import array_module
 from mfabric_jax.traffic.generator import base_popularity, layer_shares, shares_description, to_shares
 from mfabric_jax.traffic.knobs import Knobs
@@ -143,14 +143,7 @@ class GpuPool:
 
         None: not known.
         """
-        running, gpus, bill = self.group.hardware.parts.running, self.group.shape.gpus, self.bill
-        if bill.cluster_watts is None:
-            return None, None
-        joules = running.pue * float(bill.cluster_watts) / gpus
-        if bill.cluster_usd is None:
-            return None, joules
-        energy = joules * running.usd_per_kwh / (1000 * SECONDS_AN_HOUR)
-        return float(bill.cluster_usd) / gpus / running.seconds + energy, joules
+        return self.bill.per_gpu_second(self.group.hardware.parts.running, self.group.shape.gpus)
 
 
 @dataclasses.dataclass(frozen=True)

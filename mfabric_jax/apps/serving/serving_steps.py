@@ -67,6 +67,12 @@ def servings(names: Sequence[str] = ()) -> list[MeasuredServing]:
     return list({row.name: row for row in chosen}.values())
 
 
+def measured_steps() -> dict[str, list[MeasuredServing]]:
+    """Return the measured steps and passes, from which the band comes, by what they are."""
+    steps = [row for row in servings() if not row.is_call]
+    return {what: [row for row in steps if row.what == what] for what in dict.fromkeys(row.what for row in steps)}
+
+
 def _calls(name: str, facts: Mapping[str, Any]) -> Iterator[MeasuredServing]:
     rates = "gigabytes_per_s" in facts
     cells, dispatch = facts["gigabytes_per_s" if rates else "microseconds"], facts.get("dispatch", "fp8")

@@ -74,6 +74,25 @@ class Bill(NamedTuple):
     network_watts: Any
     cluster_watts: Any
 
+    @property
+    def without_network(self) -> "Bill":
+        """The bill of GPUs and servers alone."""
+        usd, watts = (
+            add(whole, multiply(network, -1))
+            for whole, network in ((self.cluster_usd, self.network_usd), (self.cluster_watts, self.network_watts))
+        )
+        return Bill(0.0, usd, 0.0, watts)
+
+    def per_gpu_second(self, running: Running, gpus: int) -> tuple[float | None, float | None]:
+        """Return dollars and joules per second of each of the `gpus` at work; None: not known."""
+        if self.cluster_watts is None:
+            return None, None
+        joules = running.pue * float(self.cluster_watts) / gpus
+        if self.cluster_usd is None:
+            return None, joules
+        energy = joules * running.usd_per_kwh / (1000 * SECONDS_AN_HOUR)
+        return float(self.cluster_usd) / gpus / running.seconds + energy, joules
+
 
 def bill_of(settings: Hardware, job: Any, nic_gbps: Any, parts: PartsTable | None = None, **ports: Any) -> Bill:
     """Return the bill of a cluster. It has GPUs in use and idle GPUs that the job must pay for; idle GPUs add no watts.

@@ -5,10 +5,11 @@ from pathlib import PurePath
 from typing import Any
 
 from mfabric_jax.report import numerals
-from mfabric_jax.report.grid import TOKEN_USD, Rows, group_rows, values_in
+from mfabric_jax.report.grid import TOKEN_USD, Rows, group_rows, setting_name, values_in
 from mfabric_jax.report.html.headline import gpus_of
 from mfabric_jax.report.html.markup import join_names, tag, words
 from mfabric_jax.report.numerals import number
+from mfabric_jax.report.query import RUNS
 from mfabric_jax.report.ranking import FAILURE
 from mfabric_jax.report.row_remarks import job_words
 from mfabric_jax.report.served import is_served
@@ -42,6 +43,7 @@ def assumed_section(rows: Rows, effective: Mapping[str, Any], command: str | Non
     ):
         rates = resolved["failures.rates"]
         lines.append(("Failures", f"at the rates of {rates}" if rates else "Nothing fails in these rows."))
+    lines += [("Files", _files(effective))]
     lines += [("Rows", f"{_contents(rows)} {_provenance(rows, effective)}")]
     pairs = (tag("div", tag("dt", words(name)), tag("dd", words(text))) for name, text in lines if text)
     again = tag("p", "This page again: ", tag("code", words(command)), class_="command") if command else ""
@@ -112,6 +114,19 @@ def _requests(resolved: Mapping[str, Any]) -> str:
     every = {name: value if isinstance(value, list) else [value] for name, value in known.items()}
     texts = {name: [number(value) for value in values if value is not None] for name, values in every.items()}
     return ", ".join(form[name].format(join_names(own)) for name, own in texts.items() if own)
+
+
+def _files(effective: Mapping[str, Any]) -> str:
+    """The settings in which files differ, by file."""
+    each = []
+    for file, own in effective.get(RUNS, {}).items():
+        texts = {path: value if isinstance(value, list) else [value] for path, value in own.items()}
+        named = (
+            f"{setting_name(path)} {join_names([number(_plain(value)) for value in some])}"
+            for path, some in texts.items()
+        )
+        each.append(f"{PurePath(file).name}: {', '.join(named)}")
+    return "; ".join(each)
 
 
 def _in_unit(seconds: float) -> str:

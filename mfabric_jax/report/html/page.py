@@ -13,7 +13,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.report import numerals
 from mfabric_jax.report.grid import Rows
 from mfabric_jax.report.html.assumed import assumed_section, warnings_and_remarks
-from mfabric_jax.report.html.contenders import contenders
+from mfabric_jax.report.html.contenders import Contender, contenders
 from mfabric_jax.report.html.costs import costs_section, failures_section
 from mfabric_jax.report.html.curves import shapes
 from mfabric_jax.report.html.headline import headline
@@ -27,6 +27,7 @@ from mfabric_jax.report.html.rows_table import rows_table
 from mfabric_jax.report.html.served_facts import times_section
 from mfabric_jax.report.html.set_up import set_up_section
 from mfabric_jax.report.ranking import MOST_OF_PAGE, Ranking, not_ranked, possible, rankings
+from mfabric_jax.report.repeated import repeat_command
 from mfabric_jax.report.row_remarks import remarks
 from mfabric_jax.report.served import is_served, with_limits
 from mfabric_jax.support.atomic import check_file, replacing, suffix
@@ -130,7 +131,7 @@ def _sections(
     written += "".join(
         section(words(heading), tag("div", _answers(parts), class_="part")) for heading, parts in answers.items()
     )
-    written += "".join(_job(index, *each) for index, each in enumerate(ranked.items()))
+    written += "".join(_job(index, *each, effective) for index, each in enumerate(ranked.items()))
     if failing := failures_section(rows):
         written += section("Dollars of failures", tag("div", failing, class_="part"))
     if charts := charts_markup(*charts_of(rows, effective, bool(ranked))):
@@ -152,7 +153,7 @@ def _models_without_rank(rows: Rows, ranked: Mapping[str, Ranking]) -> list[str]
     return [named] if without else []
 
 
-def _job(index: int, model: str, ranking: Ranking) -> str:
+def _job(index: int, model: str, ranking: Ranking, effective: Mapping[str, Any]) -> str:
     """The ranking of a job, the set-ups of its designs, where their time goes, what they cost, what would change it."""
     heading = words(f"{model}: " if model else "", f"best by {ranking.by}")
     if not ranking.shown:
@@ -166,12 +167,18 @@ def _job(index: int, model: str, ranking: Ranking) -> str:
         "Where the time goes": lanes_section(own),
         "Cost": costs_section(ranking, own),
         "What would change the order": multiples_section(ranking, own),
+        "To repeat the best": _command_of(own[0], effective),
     }
     inside = "".join(
         tag("section", tag("h3", name), part, class_="part") for name, part in parts.items() if part
     ) + bullets(ranking.remarks)
     folded = tag("details", tag("summary", words(ranking.conclusion)), inside) if index >= _OPEN_JOBS else inside
     return section(heading, folded, id=f"job{index}", class_="job")
+
+
+def _command_of(best: Contender, effective: Mapping[str, Any]) -> str:
+    command = repeat_command(best.design.rows[0], effective)
+    return tag("p", tag("code", words(command)), class_="command") if command else ""
 
 
 def _answers(parts: Sequence[Answer]) -> str:

@@ -29,12 +29,16 @@ def served_facts(best: Contender) -> list[tuple[str, str, str]]:
 
 def pools_words(row: Mapping[str, Any]) -> str:
     """Return the GPUs of both pools of a row of serving."""
+    if row.get("prefill_gpus") is None:
+        return f"one replica of {number(row.get('tp'))}"
     if not has_load(row):
         return f"{number(row.get('prefill_gpus'))} prefill for each decode GPU"
     return f"{number(row[DECODE_GPUS])} decode + {number(row[PREFILL_GPUS])} prefill"
 
 
 def _gpus(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    if row.get("prefill_gpus") is None:
+        return "GPUs", number(row.get("tp")), f"{pools_words(row)}; ep {number(row.get('ep'))}."
     sizes = f"ep {number(row.get('ep'))}, batch {number(row.get('batch'))}, prefill ep {number(row.get('prefill_ep'))}."
     total = row[DECODE_GPUS] + row[PREFILL_GPUS] if has_load(row) else f"groups of {number(row.get('ep'))}"
     return "GPUs", number(total), f"{pools_words(row)}; {sizes}"

@@ -3,6 +3,8 @@
 import csv
 import json
 import re
+import shlex
+from html import unescape
 
 import numpy as np
 import pytest
@@ -271,7 +273,7 @@ def test_a_load_says_how_full_the_pools_are_and_that_a_log_is_short(tmp_path, ca
     assert "the load is 2,400 tokens/s of answers, " in said
     assert "the load is too short: 3.97 s are counted after the warm-up, " in said
     assert "raise serving.load.repeat, because the log has no more requests." in said
-    assert "$/M at this load" in said.replace("\n", " ")
+    assert "  $/M\n" in said
     assert status(*words, "--set", "serving.load.repeat=20") == 0
     assert "the load is too short" not in capsys.readouterr().out
 
@@ -307,12 +309,20 @@ def test_the_options_of_the_best_row_repeat_it(load, tmp_path, capsys):
     free = FREE if load else (*FREE, "by")
     words = "serve", "--model", "mixtral-8x7b", "--gpu", "H200-SXM", "--fabric", "fat-tree", *load.split()
     assert status(*words, "--tpot-ms", "30", "--out", tmp_path / "search.csv", "--all-columns") == 0
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "repeat it in place of --tpot-ms" in printed
-    options = re.search(r"(?:GPU|GPUs): [\d,]+ with (--ep [^(]*) \(", printed)[1].split()
-    assert status(*words, *options, "--out", tmp_path / "again.csv", "--all-columns") == 0
+    assert "with ep " in capsys.readouterr().out
+    assert status(*words, "--tpot-ms", "30") == 0
+    printed = capsys.readouterr().out.splitlines()
+    (command,) = [line for line in printed if line.startswith("mfabric serve ")]
+    options = shlex.split(command)[1:]
+    size = options[options.index("--ep") + 1]
+    assert status(*options, "--out", tmp_path / "again.csv", "--all-columns") == 0
+    assert status("report", tmp_path / "search.csv", "--out", tmp_path / "page.html") == 0
+    assert command in unescape((tmp_path / "page.html").read_text(encoding="utf-8"))
     with (tmp_path / "search.csv").open() as found, (tmp_path / "again.csv").open() as repeated:
-        (again,), rows = csv.DictReader(repeated), [row for row in csv.DictReader(found) if row["ep"] == options[1]]
+        (again,), rows = (
+            csv.DictReader(repeated),
+            [row for row in csv.DictReader(found) if row["ep"] == size],
+        )
     assert {name: value for name, value in again.items() if name not in free} in [
         {name: value for name, value in row.items() if name in again and name not in free} for row in rows
     ]

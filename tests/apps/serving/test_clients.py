@@ -6,7 +6,8 @@ import re
 import pytest
 
 from mfabric_jax import cli
-from mfabric_jax.apps.serving.clients import client_cases, client_row, client_rows
+from mfabric_jax.apps.serving.clients import client_cases, client_row, client_rows, unknown_prices
+from mfabric_jax.apps.serving.deployment import deployment
 from mfabric_jax.apps.serving.layer_parts import request_bytes, weight_bytes
 from mfabric_jax.apps.serving.replica import first_token_s, replica, token_seconds
 from mfabric_jax.case import Case, cases
@@ -33,6 +34,17 @@ def test_a_row_is_the_token_of_its_replica():
     assert row["memory_gb"] == pytest.approx((weight_bytes(model) + 16 * request_bytes(model, 1536)) / 1e9 + 6)
     assert row["fits"] is True
     assert client_row(CASE.with_({"gpu.name": "H100-SXM"}))["fits"] is False  # 671 GB on 640
+
+
+def test_dollars_are_those_of_the_pools_without_a_network():
+    """Of 8 GPUs in one server, from the price of the pool that decodes on them."""
+    row = client_row(CASE)
+    pools = deployment(CASE.with_({"serving.ep": 8, "serving.tp": 1}))
+    usd, _ = pools.decode.bill.without_network.per_gpu_second(pools.decode.group.hardware.parts.running, 8)
+    assert row["usd_per_million_tokens"] == pytest.approx(1e6 * usd / row["tokens_per_s_per_gpu"])
+    assert usd < pools.decode.per_gpu[0]
+    unpriced = CASE.with_({"gpu.name": "MI300X"})
+    assert (client_row(unpriced)["usd_per_million_tokens"] is None) == bool(unknown_prices(cases(unpriced)))
 
 
 def test_settings_of_the_replica_are_read():
@@ -94,7 +106,8 @@ def test_the_command_prints_and_writes(tmp_path, capsys):
     assert cli.main(["serve", *words, "--isl", "1024", "--osl", "512", "--engine", "sglang"]) == 0
     said = capsys.readouterr().out
     assert all(line.startswith("clients ") for line in said.splitlines() if "tpot [ms]" in line or "ttft" in line)
-    assert "of which prompts [ms]" in said
+    assert max(map(len, said.splitlines()[:4])) <= 80
+    assert "without a network" in said
     tpot_ms, low, high = re.search(r"^ *4 .* ([\d.]+) +([\d.]+) to ([\d.]+)", said, re.MULTILINE).groups()
     assert float(low) == pytest.approx(0.86 * float(tpot_ms), rel=0.01)
     assert float(high) == pytest.approx(1.24 * float(tpot_ms), rel=0.01)
@@ -103,6 +116,10 @@ def test_the_command_prints_and_writes(tmp_path, capsys):
     assert [row["serving.replica.clients"] for row in rows] == ["4", "16"]
     assert float(rows[1]["tpot_s"]) == pytest.approx(client_row(CASE)["tpot_s"])
     assert "prompts_s" not in rows[0]
+    assert float(rows[1]["usd_per_million_tokens"]) == pytest.approx(client_row(CASE)["usd_per_million_tokens"])
+    page = tmp_path / "page.html"
+    assert cli.main(["report", str(out), "--out", str(page)]) == 0
+    assert "one replica of 8" in page.read_text(encoding="utf-8")
     for more, words in (
         (("--clients", "4", "--ep", "8"), "serving.ep is not read by serve --clients; the GPUs by which a replica's"),
         (("--clients", "4", "--fabric", "torus"), "network.fabric is not read by serve --clients"),

@@ -111,10 +111,12 @@ def test_the_command_shows_the_best_of_every_fabric(tmp_path, capsys):
     assert f"{len(rows)} set-ups were tried" in "\n".join(lines)
     usd = {name: [float(row["usd_per_million_tokens"]) for row in good_rows(rows, name)] for name in FABRICS}
     (repeat,) = [line for line in lines if line.startswith("To repeat ")]
+    command = lines[lines.index(repeat) + 1]
     least = min(FABRICS, key=lambda name: min(usd[name]))
     (best,) = [row for row in good_rows(rows, least) if float(row["usd_per_million_tokens"]) == min(usd[least])]
     assert f"on {least}, " in repeat
-    assert f": --ep {best['ep']} --batch {float(best['batch']):g} " in repeat
+    assert command.startswith("mfabric serve ")
+    assert f" --fabric {least} --ep {best['ep']} --batch {float(best['batch']):g} " in command
     for name in FABRICS:
         (line,) = [line.split() for line in lines if line.startswith(f"{name} ")]
         assert float(line[-1]) == pytest.approx(min(usd[name]), rel=0.005)
@@ -123,7 +125,7 @@ def test_the_command_shows_the_best_of_every_fabric(tmp_path, capsys):
     for name in FABRICS:
         best = max(good_rows(rows, name), key=lambda row: float(row["tokens_per_s_per_gpu"]))
         (said,) = [line for line in lines if line.startswith(f"deepseek-v3 on {name}: ")]
-        assert f"{float(best['tokens_per_s_per_gpu']):,.0f} with --ep {best['ep']} " in said
+        assert f"{float(best['tokens_per_s_per_gpu']):,.0f} with ep {best['ep']}, " in said
     shown = [line.split()[:2] for line in lines if line.startswith(("fat-tree ", "full-mesh "))]
     assert len({tuple(words) for words in shown if words[1].isdigit()}) >= 2
     assert status("serve", "--tpot-ms", 2, "--fabric", "fat-tree") == 0
@@ -133,7 +135,7 @@ def test_the_command_shows_the_best_of_every_fabric(tmp_path, capsys):
     assert status("serve", "--tpot-ms", 100, "--ep", 32, "--fabric", "fat-tree", "--rate", 30) == 0
     printed = capsys.readouterr().out
     assert "set-ups were tried" not in printed
-    assert "arrive [1/s]" in printed
+    assert "decode  prefill" in printed
 
 
 def test_both_ways_of_overlap_are_tried_unless_one_is_stated():

@@ -1,0 +1,96 @@
+"""The command that repeats one row of `mfabric serve`, for a terminal and for the page."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mfabric_jax import units
+from mfabric_jax.case.paths import settings
+from mfabric_jax.report.numerals import plain_scalar, usable
+from mfabric_jax.report.query import RUNS
+from mfabric_jax.report.served import LIMIT, has_load, is_served
+
+_COMMAND = "serve"
+_COLUMNS: dict[
+    str, str
+] = {  # columns of rows by setting; other settings in which rows differ have columns named by their paths
+    **{"model.name": "model", "gpu.name": "gpu", "network.fabric": "fabric", "network.nic_gbps": "nic_gbps"},
+    **{"serving.tp": "tp", "serving.context": "context", "serving.kernels": "kernels"},
+    **{"serving.formats.dispatch": "precision", "serving.replica.ep": "ep"},
+    **{"serving.prefill.gpu": "prefill_gpu", "serving.prefill.nic_gbps": "prefill_nic_gbps"},
+}
+_CHOSEN = {  # columns of what a search chooses
+    **{"serving.ep": "ep", "serving.batch": "batch", "serving.overlap": "overlap"},
+    **{f"serving.prefill.{name}": f"prefill_{name}" for name in ("ep", "tokens", "overlap")},
+}
+_OF_SEARCH = "serving.tpot_ms", "serving.by", "serving.load.keep"  # what only a search reads
+
+
+def repeat_command(row: Mapping[str, Any], effective: Mapping[str, Any]) -> str | None:
+    """Return the command that serves a row again, without a search; None if its settings are not all known.
+
+    `effective`: the configuration of the rows.
+    """
+    sources = effective.get("sources", {})
+    files = [name for name in dict.fromkeys(sources.values()) if name not in ("flag", _COMMAND)]
+    if not is_served(row) or "stated" not in effective or row.get("attention_gpus") or (files and RUNS in effective):
+        return None
+    pools = _pools(row) if "prefill_ep" in row else {}
+    if pools is None:
+        return None
+    own = {**dict(_stated(row, effective)), **pools}
+    if any(isinstance(value, dict) for value in own.values()):
+        return None
+    kept = {path: value for path, value in own.items() if path in pools or sources.get(path) not in files}
+    kept |= {path: own[path] for path in effective.get("varied", ()) if path in own}
+    words = (word for path, value in kept.items() for word in _words(path, value))
+    return shlex.join(["mfabric", _COMMAND, *files, *words])
+
+
+def _pools(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The settings of a row that a search chooses; None if the row lacks a column."""
+    if any(row.get(column) is None for column in (*_CHOSEN.values(), "by")):
+        return None
+    own = {path: row[column] for path, column in _CHOSEN.items()}
+    limit_s = usable(row.get(LIMIT))
+    if has_load(row):
+        groups = {name: row[f"load_{name}_gpus"] // row[size] for name, size in _SIZES.items()}
+        own |= {f"serving.load.{name}_groups": int(count) for name, count in groups.items()}
+        own |= {} if limit_s is None else {"serving.load.tpot_ms": units.to_ms(limit_s)}
+    if has_load(row) or row.get("ttft_limit_s") is not None:
+        own["serving.by"] = row["by"]
+    return own
+
+
+_SIZES = {"decode": "ep", "prefill": "prefill_ep"}
+
+
+def _stated(row: Mapping[str, Any], effective: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The stated settings of a row; a setting of a list that no column tells has a dictionary for its value."""
+    sources, varied = effective.get("sources", {}), effective.get("varied", ())
+    known = {path: value for path, value in row.items() if path in settings()}
+    for path, value in {**effective["stated"], **known}.items():
+        if path in _OF_SEARCH or path in _CHOSEN:
+            continue
+        stored: Any = row.get(path if path in row else str(_COLUMNS.get(path)))
+        if stored is None and sources.get(path) == _COMMAND:  # a default that these rows do not read
+            continue
+        if path in row or (path in varied and isinstance(value, list)):
+            value = {} if stored is None and path not in row else stored
+        yield path, str(value).partition(", ")[0] if path == "model.name" else value  # a job may follow its model
+
+
+def _words(path: str, value: Any) -> list[str]:
+    setting = settings().get(path)
+    if setting is not None and setting.flag and setting.command in ("", _COMMAND):
+        return [setting.flag, _text(value)]
+    return ["--set", f"{path}={_text(value)}"]
+
+
+def _text(value: Any) -> str:
+    value = plain_scalar(value)
+    if isinstance(value, list | tuple):
+        return "+".join(map(_text, value))
+    if value is None or str(value) in ("True", "False"):
+        return "auto" if value is None else str(value).lower()
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
