@@ -5,6 +5,7 @@ from typing import Any
 
 from mfabric_jax.case import Case, Cases
 from mfabric_jax.checks import InputError
+from mfabric_jax.report.numerals import count_phrase, number
 
 KINDS = "gpu", "prefill_gpu", "nic_gbps", "prefill_nic_gbps"
 APART = "model", *KINDS, "kernels", "precision", "tp", "context"  # shown if rows differ in them
@@ -200,7 +201,7 @@ def _dollars(row: Row) -> str:
 
     gpus = gpus_of(row)
     of = "" if gpus is None else f" at this load (all {gpus:,} GPUs of both pools over the tokens they serve)"
-    return f"{usd_of(row):.3g} $ a million answer tokens{of}"
+    return f"{number(usd_of(row))} $ a million answer tokens{of}"
 
 
 def _pools(row: Row) -> str:
@@ -216,7 +217,7 @@ def _pools(row: Row) -> str:
 def _shares(row: Row) -> str:
     """Return how many GPUs decode and prefill."""
     if row.get("load_requests") is None:
-        return f"{row['prefill_gpus']:.2g} GPUs prefill for each GPU that decodes"
+        return f"{number(row['prefill_gpus'], 2)} GPUs prefill for each GPU that decodes"
     return f"{row['load_decode_gpus']:,} GPUs decode, {row['load_prefill_gpus']:,} prefill"
 
 
@@ -253,13 +254,14 @@ def _of_load(row: Row, named: str) -> Iterator[str]:
         end = ", at the slow end of the band" if row["by"] == "high" else ""
         yield (
             f"{named}: the load is {row['load_tokens_per_s']:,.0f} tokens/s of answers, "
-            f"{100 * row['decode_load']:.3g} % of what {row['load_decode_gpus']:,} GPUs decode; prompts are "
-            f"{100 * row['prefill_load']:.3g} % of what {row['load_prefill_gpus']:,} GPUs prefill in full passes{end}."
+            f"{number(100 * row['decode_load'])} % of what {row['load_decode_gpus']:,} GPUs decode; prompts are "
+            f"{number(100 * row['prefill_load'])} % of what {row['load_prefill_gpus']:,} GPUs prefill in full "
+            f"passes{end}."
         )
     yield (
-        f"{named}: KV transfers take up to {row['kv_slowdown_p99']:.3g} times as long as on an idle network (p99); "
-        f"the busiest pair is {row['kv_hot_pair']}, with {row['kv_hot_pair_over_mean']:.3g} times the mean bytes; "
-        f"the busiest NIC carries caches {100 * row['kv_busiest_nic']:.2g} % of the time."
+        f"{named}: KV transfers take up to {number(row['kv_slowdown_p99'])} times as long as on an idle network (p99); "
+        f"the busiest pair is {row['kv_hot_pair']}, with {number(row['kv_hot_pair_over_mean'])} times the mean bytes; "
+        f"the busiest NIC carries caches {number(100 * row['kv_busiest_nic'], 2)} % of the time."
     )
 
 
@@ -271,18 +273,19 @@ def _of_headroom(row: Row, named: str, cases: Cases) -> Iterator[str]:
     if case is None or case.serving.load.rate is None or row["in_slo_limit"] is None or row["load_turns"] is not None:
         return
     rate, now, more = case.serving.load.rate, headroom(case, row), growth(case, row)
-    usd = "" if more.price is None else f", {more.price * row['load_usd_per_million_tokens']:.3g} $ at your rate"
-    grown = f"; with one more {more.pool} group ({more.gpus} GPUs) up to {more.in_time:.3g}{usd}"
+    usd = "" if more.price is None else f", {number(more.price * row['load_usd_per_million_tokens'])} $ at your rate"
+    grown = f"; with one more {more.pool} group ({more.gpus} GPUs) up to {number(more.in_time)}{usd}"
     yield (
-        f"{named}: these pools stay in time up to {now.in_time:.3g} requests/s, {100 * (now.in_time / rate - 1):.2g} % "
-        f"above yours (a pool is full at {now.full:.3g}){grown if more.in_time > now.in_time else ''}."
+        f"{named}: these pools stay in time up to {number(now.in_time)} requests/s, "
+        f"{number(100 * (now.in_time / rate - 1), 2)} % above yours "
+        f"(a pool is full at {number(now.full)}){grown if more.in_time > now.in_time else ''}."
     )
 
 
 def _late(row: Row, named: str) -> Iterator[str]:
     if row["in_slo_limit"] is not None and row["in_slo"] is not None and row["in_slo"] < row["in_slo_limit"]:
         yield (
-            f"{named}: {100 * row['in_slo']:.3g} % of requests are in time, but serving.load.keep is "
+            f"{named}: {number(100 * row['in_slo'])} % of requests are in time, but serving.load.keep is "
             f"{100 * row['in_slo_limit']:g} %; more groups were not tried, or do not help."
         )
 
@@ -296,18 +299,17 @@ def _unsteady(row: Row, named: str, cases: Cases) -> Iterator[str]:
     longer = f"; {_longer(row, cases)}"
     if full := overloaded_pools(row):
         groups = " and ".join(f"serving.load.{pool}_groups" for pool in full)
-        yield (
-            f"{named}: the pools do not keep up: {arrive:.3g} requests per second arrive and {done:.3g} finish; raise "
-            f"{groups}, or lower the load."
-        )
+        rates = f"{number(arrive)} requests per second arrive and {number(done)} finish"
+        yield f"{named}: the pools do not keep up: {rates}; raise {groups}, or lower the load."
     elif is_too_short(row):
         yield (
-            f"{named}: the load is too short: {window:.3g} s are counted after the warm-up, {window / life:.2g} times "
-            f"a median request ({life:.3g} s), so pools are still filling up and look better than in steady "
-            f"state{longer}."
+            f"{named}: the load is too short: {number(window)} s are counted after the warm-up, "
+            f"{number(window / life, 2)} times a median request ({number(life)} s), "
+            f"so pools are still filling up and look better than in steady state{longer}."
         )
     elif falls_behind(row):
-        yield f"{named}: {arrive:.3g} requests per second arrive, {done:.3g} finish: the pools do not keep up{longer}."
+        rates = f"{number(arrive)} requests per second arrive, {number(done)} finish"
+        yield f"{named}: {rates}: the pools do not keep up{longer}."
 
 
 def _longer(row: Row, cases: Cases) -> str:
@@ -373,7 +375,9 @@ def _opening(row: Row) -> str:
         return "Cheapest, but the load is too short to show a steady state"
     if row["in_slo_limit"] is None:  # no part of requests has to be in time
         return (
-            "Cheapest" if row["in_slo"] is None else f"Cheapest, with {100 * row['in_slo']:.3g} % of requests in time"
+            "Cheapest"
+            if row["in_slo"] is None
+            else f"Cheapest, with {number(100 * row['in_slo'])} % of requests in time"
         )
     return "Cheapest in time"
 
@@ -388,7 +392,7 @@ def _equals(best: Row, rows: list[Row]) -> str:
     def digits(row: Row) -> list[Any]:
         named = [row[name] for name in (*apart_of(rows), "model")]
         printed = (row.get(name) for name in (*PRINTED, *PRINTED_OF_LOAD))
-        return [*named, *(None if value is None else f"{value:.3g}" for value in printed)]
+        return [*named, *(None if value is None else number(value) for value in printed)]
 
     alike = [row["fabric"] for row in rows if digits(row) == digits(best)]
     alike = [name for name in dict.fromkeys(alike) if name != best["fabric"]]
@@ -481,7 +485,6 @@ def _of_direct_links(rows: list[Row]) -> Iterator[str]:
 
 def _of_one_batch(rows: list[Row]) -> Iterator[str]:
     from mfabric_jax import units
-    from mfabric_jax.report.numerals import count_phrase
 
     chosen = [row for row in rows if row["tpot_limit_s"] is None and row["overlap"]]
     quicker = [row for row in chosen if row["serial_s"] < row["tpot_s"]]
@@ -492,7 +495,7 @@ def _of_one_batch(rows: list[Row]) -> Iterator[str]:
         yield (
             f"Two micro-batches overlap, but read the weights of experts twice: {counted} faster with one. "
             f"{name_row(best, rows)}, batch {best['batch']:g} takes "
-            f"{as_one:.3g} ms instead of {as_two:.3g}. Try --set serving.overlap=false and twice the batch."
+            f"{number(as_one)} ms instead of {number(as_two)}. Try --set serving.overlap=false and twice the batch."
         )
 
 
@@ -555,7 +558,7 @@ def _of_memory(row: Row, named: str) -> Iterator[str]:
         yield f"{named}: {row['requests']:g} requests per GPU do not fit; memory holds {held}."
     if row["prefill_memory_gb"] > row["prefill_gpu_memory_gb"]:
         yield (
-            f"{named}: GPUs that prefill need {row['prefill_memory_gb']:.4g} GB and have "
+            f"{named}: GPUs that prefill need {number(row['prefill_memory_gb'])} GB and have "
             f"{row['prefill_gpu_memory_gb']:g}; "
             f"raise serving.prefill.ep above {row['prefill_ep']}, so that more GPUs share the experts."
         )

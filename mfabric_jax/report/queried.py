@@ -145,13 +145,13 @@ def _run_of(config: Mapping[str, Any]) -> str:
     if config.get("command") == "sweep" or "sweep" in config:
         return repr([config.get(part) for part in ("sweep", "stated", "varied")])
     settings = config.get("resolved", config)
-    return repr(sorted((name, _written(value)) for name, value in settings.items() if name not in OF_A_RUN))
+    return repr(sorted((name, _value_text(value)) for name, value in settings.items() if name not in OF_A_RUN))
 
 
-def _written(value: Any) -> str:
+def _value_text(value: Any) -> str:
     """A value as text that is the same for equal values: 150 and 150.0."""
     if isinstance(value, list):
-        return repr(list(map(_written, value)))
+        return repr(list(map(_value_text, value)))
     return repr(float(value) if isinstance(value, int) and not isinstance(value, bool) else value)
 
 
@@ -165,7 +165,7 @@ def _tell_apart(
     values = _settings_apart(configs, [table for _, table in tables])
     known = [set(table.column_names) for _, table in tables]
     varied = {path: own for path, own in _differences(configs).items() if any(path in names for names in known)}
-    apart = len(set(zip(*(map(_written, own) for own in values.values()), strict=True))) == len(set(runs))
+    apart = len(set(zip(*(map(_value_text, own) for own in values.values()), strict=True))) == len(set(runs))
     named = [table for _, table in tables] if apart and None not in runs else [_with_file(*table) for table in tables]
     for path, column in {**varied, **values}.items():
         named = [
@@ -189,7 +189,7 @@ def _differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """The values of stated settings that differ between runs, by path."""
     stated = dict.fromkeys(path for config in configs for path in config.get("stated", {}))
     values = {path: [config.get("resolved", {}).get(path) for config in configs] for path in stated}
-    return {path: own for path, own in values.items() if len(set(map(_written, own))) > 1}
+    return {path: own for path, own in values.items() if len(set(map(_value_text, own))) > 1}
 
 
 def _merge_configs(files: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -198,7 +198,7 @@ def _merge_configs(files: Sequence[str], configs: Sequence[Mapping[str, Any]]) -
     if not apart:
         return merged
     every = {path: [part for value in own for part in _parts(value)] for path, own in apart.items()}
-    every = {path: list({_written(value): value for value in own}.values()) for path, own in every.items()}
+    every = {path: list({_value_text(value): value for value in own}.values()) for path, own in every.items()}
     for name in ("stated", "sources"):
         merged[name] = {path: value for config in reversed(configs) for path, value in config.get(name, {}).items()}
     merged["stated"] |= every

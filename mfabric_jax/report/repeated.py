@@ -38,7 +38,7 @@ def repeat_command(row: Mapping[str, Any], effective: Mapping[str, Any]) -> str 
     pools = _pools(row) if "prefill_ep" in row else {}
     if pools is None:
         return None
-    own = {**dict(_stated(row, effective)), **pools}
+    own = {**dict(_settings_of(row, effective)), **pools}
     if any(isinstance(value, dict) for value in own.values()):
         return None
     kept = {path: value for path, value in own.items() if path in pools or sources.get(path) not in files}
@@ -65,7 +65,7 @@ def _pools(row: Mapping[str, Any]) -> dict[str, Any] | None:
 _SIZES = {"decode": "ep", "prefill": "prefill_ep"}
 
 
-def _stated(row: Mapping[str, Any], effective: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _settings_of(row: Mapping[str, Any], effective: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The stated settings of a row; a setting of a list that no column tells has a dictionary for its value."""
     sources, varied = effective.get("sources", {}), effective.get("varied", ())
     known = {path: value for path, value in row.items() if path in settings()}
