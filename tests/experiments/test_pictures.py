@@ -31,10 +31,12 @@ def test_dots_stand_in_named_lines_and_charts_stand_beside_each_other():
 def test_cells_of_heat_maps():
     cells = [{"x": x, "y": y, "z": z} for x, y, z in ((2, "top", 1.0), (0, "top", 0.0), (0, "below", 0.5))]
     with paper.look():
-        axes, bar = heat(("x", "x"), ("y", "y"), ("z", "what"), number="{:.1f}")(cells).axes
+        figure = heat(("x", "x"), ("y", "y"), ("z", "what"), number="{:.1f}", title="A heading")(cells)
+    axes, bar = figure.axes
     (image,) = axes.get_images()
     assert image.get_array().filled(-1).tolist() == [[0, 1], [0.5, -1]]
     numbers = {text.get_text(): text.get_position() for text in axes.texts}
     assert numbers == {"1.0": (1, 0), "0.0": (0, 0), "0.5": (0, 1)}
     assert [text.get_text() for text in axes.get_yticklabels()] == ["top", "below"]
     assert bar.get_ylabel() == "what"
+    assert figure.get_suptitle() == "A heading"
