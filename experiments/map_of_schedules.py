@@ -178,7 +178,7 @@ TITLE = "Where schedules inside an all-to-all pay: above 1"
 NICS_ON = "{packets} of 8 NICs on packets"
 STAY = lines(X, ("over_best", "best circuits that stay / schedule"), "{family}", panel=NICS_ON, title=TITLE)
 TREE = lines(X, ("over_tree", "fat-tree of the same price / schedule"), "{family}", panel=NICS_ON)
-build = then(once, beside(STAY, TREE))
+build = then(once, beside(STAY, TREE, in_turn=True))
 
 
 QUICK = {"families": ("MoE 0.8",), "packets": (2,), "draws": 1}

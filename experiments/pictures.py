@@ -6,6 +6,7 @@ An axis is a column and its label. What tells curves and panels apart is a forma
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -110,13 +111,17 @@ def heat(
     return build
 
 
-def beside(*builds: Callable[[Rows], Chart]) -> Callable[[Rows], Chart]:
-    """The panels of several charts of the same rows, with one key."""
+def beside(*builds: Callable[[Rows], Chart], in_turn: bool = False) -> Callable[[Rows], Chart]:
+    """The panels of several charts of the same rows, with one key.
+
+    `in_turn`: the first panel of each, then the second of each.
+    """
 
     def build(rows: Rows) -> Chart:
         charts = [build(rows) for build in builds]
         key = dict.fromkeys(look for chart in charts for look in chart.key)
-        return Chart(charts[0].title, "", list(key), [panel for chart in charts for panel in chart.panels])
+        every = [chart.panels for chart in charts]
+        return Chart(charts[0].title, "", list(key), list(chain(*(zip(*every, strict=True) if in_turn else every))))
 
     return build
 

@@ -1,5 +1,7 @@
 """Pictures show the rows: by hand, panel by panel; how they look was judged by eye."""
 
+import itertools
+
 from experiments.pictures import beside, dots, heat, lines
 from mfabric_jax.report.drawing import drawn, paper
 
@@ -26,6 +28,9 @@ def test_dots_stand_in_named_lines_and_charts_stand_beside_each_other():
     assert [list(curve.points) for curve in chart.panels[0].curves] == [[(4, 0), (1, 0)], [(1, 1), (2, 1)]]
     with paper.look():
         assert len(drawn.figure(chart).axes) == 2
+    by_city, by_name = (lines(("x", "x"), ("x", y), "{of}", panel="{city}") for y in ("km", "miles"))
+    together = beside(by_city, by_name, in_turn=True)(ROWS)
+    assert [(panel.title, panel.y) for panel in together.panels] == list(itertools.product("NS", ("km", "miles")))
 
 
 def test_cells_of_heat_maps():

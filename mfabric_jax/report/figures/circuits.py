@@ -95,7 +95,8 @@ def build_region(demand: Any, circuits: Any, title: str = "", servers: Sequence[
     edge = 2.5 if max(map(len, names)) <= 3 else 3.1
     right.set(xlim=(-edge, edge), ylim=(-edge - 0.25, edge), aspect="equal")
     right.set_axis_off()
-    below = "number: parallel circuits; " * (count.max() > 1) + "pairs without circuits use packet switches"
+    numbered = "number: parallel circuits; " if count.max() > 1 else ""
+    below = f"{numbered}pairs without circuits use packet switches"
     write(right, 0, -edge - 0.1, below, style.FONT - 1, color=style.SOFT)
     if title:
         paper.set_heading(figure, title)
