@@ -150,7 +150,7 @@ table = told(
     then(borders, report.plain),
 )
 AXES = ("skew", "skew of expert popularity"), ("over_neither", "iteration time over neither's")
-build = lines(*AXES, "{design}", panel="drift {drift:g}")
+build = lines(*AXES, "{design}", panel="drift {drift:g}", title="Move the experts or the light")
 
 
 SCRIPT = Script(Config, quick={"skews": (0.0, 0.6), "drifts": (0.1,), "iterations": 2})

@@ -149,7 +149,8 @@ def _each_measure(rows: Rows) -> list[dict[str, Any]]:
     return found
 
 
-build = then(_each_measure, dots(("value", ""), "{fabric}", "{shown}", panel="{panel}"))
+TITLE = "Every fabric for the same GPUs and jobs"
+build = then(_each_measure, dots(("value", ""), "{fabric}", "{shown}", panel="{panel}", title=TITLE))
 
 
 def verdicts(rows: Rows) -> list[Verdict]:

@@ -365,8 +365,9 @@ table = told(
 )
 
 everywhere = summed(("servers", "routes", "sigma", "policy"), mean=of("over_bound"))
+TITLE = "One set of circuits planned from a forecast that errs"
 AXES = ("sigma", "sigma of the forecast"), ("mean", "time over the degree bound")
-build = then(everywhere, lines(*AXES, "{policy}", panel="{servers} servers, {routes} routes"))
+build = then(everywhere, lines(*AXES, "{policy}", panel="{servers} servers, {routes} routes", title=TITLE))
 
 QUICK = {"servers": (8,), "families": ("near-permutation", "gate"), "sigmas": (0.3, 1.0), "routes": ("adaptive",)}
 QUICK |= {"policies": (SAMPLED, JOINT, "learned", EVEN, CLAIRVOYANT), "demands": 8, "scenarios": 16}

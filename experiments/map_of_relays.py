@@ -121,6 +121,7 @@ def build(rows: Rows):
         ("over", "best of the others / ours"),
         panel="{network}, {family}",
         number="{best}\n{0:.2f}",
+        title="The best of the other all-to-alls that relay, and its time over ours",
     )
     return draw(named(rows))
 

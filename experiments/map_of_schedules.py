@@ -174,9 +174,11 @@ def once(rows: Rows) -> list[Row]:
 
 
 X = ("quotient", "delay of a turn over seconds of the bytes on all 8 NICs")
-STAY = lines(X, ("over_best", "best circuits that stay / schedule"), "{family}", panel="{packets} of 8 NICs on packets")
-TREE = lines(X, ("over_tree", "fat-tree of the same price / schedule"), "{family}", panel="{packets} of 8 on packets")
-build = then(once, beside(STAY, TREE))
+TITLE = "Where schedules inside an all-to-all pay: above 1"
+NICS_ON = "{packets} of 8 NICs on packets"
+STAY = lines(X, ("over_best", "best circuits that stay / schedule"), "{family}", panel=NICS_ON, title=TITLE)
+TREE = lines(X, ("over_tree", "fat-tree of the same price / schedule"), "{family}", panel=NICS_ON)
+build = then(once, beside(STAY, TREE, in_turn=True))
 
 
 QUICK = {"families": ("MoE 0.8",), "packets": (2,), "draws": 1}

@@ -21,7 +21,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate import evaluate, iteration_of
 from mfabric_jax.fabric import Prices, cluster_cost
 
-from .pictures import heat
+from .pictures import BELOW_ABOVE, heat
 from .rows import Row, Rows, adding, group_rows, listed, pivot, then, told
 from .script import Found, Script, Sweep, Verdict, cells, check
 
@@ -124,7 +124,7 @@ build = heat(
     ("over_default", "iteration time over that of 6 + 2, same price (grey: no price)"),
     TwoSlopeNorm(1.0, 0.6, 1.8),
     panel="{model}, {delay_ms:g} ms",
-    colours="RdBu_r",
+    colours=BELOW_ABOVE[::-1],
     number="{:.2f}",
 )
 

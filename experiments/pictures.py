@@ -6,6 +6,7 @@ An axis is a column and its label. What tells curves and panels apart is a forma
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -23,6 +24,8 @@ Axis: TypeAlias = tuple[str, str]
 
 MOST_TICKS = 12  # of an axis of a heat map
 GREY = "#eeeeee"  # a cell without a row
+UP = style.PAPER, "#9ecae1", "#2f7ebc", "#08306b"  # from the least to the most
+BELOW_ABOVE = "#5e2a08", style.BEHIND, "#e8b48f", "#f5f5f5", "#8fbbd9", style.BEST, "#002c4a"  # 1 in the middle
 
 
 def lines(x: Axis, y: Axis, by: str, *, panel: str = "", title: str = "") -> Callable[[Rows], Chart]:
@@ -60,19 +63,29 @@ def dots(x: Axis, line: str, by: str, *, panel: str = "", title: str = "") -> Ca
 
 
 def heat(
-    x: Axis, y: Axis, value: Axis, norm: Any = None, *, panel: str = "", colours: str = "Blues", number: str = ""
+    x: Axis,
+    y: Axis,
+    value: Axis,
+    norm: Any = None,
+    *,
+    panel: str = "",
+    colours: Sequence[str] = UP,
+    number: str = "",
+    title: str = "",
 ) -> Callable[[Rows], Figure]:
     """A cell for each pair of values of `x` and `y`, in a panel for each `panel`; grey where there is no row.
 
-    `norm`: a norm of matplotlib.   - `number`: a format of the value and its row, which is then written into its cell.
+    `norm`: a norm of matplotlib.   - `colours`: from its least value to its largest.   - `number`: a format of the
+    value and its row, which is then written into its cell.
     """
 
     def build(rows: Rows) -> Figure:
         from matplotlib.cm import ScalarMappable
-        from matplotlib.colors import Normalize, to_hex
+        from matplotlib.colors import LinearSegmentedColormap, Normalize, to_hex
 
         parts, values = parted(rows, panel), [row[value[0]] for row in rows]
-        scale: Any = ScalarMappable(norm or Normalize(min(values), max(values)), colours)
+        shades = LinearSegmentedColormap.from_list(title, list(colours))
+        scale: Any = ScalarMappable(norm or Normalize(min(values), max(values)), shades)
         figure, every = paper.panels(len(parts), height=max(3.3, 0.24 * len(_places(rows, y[0]))) if number else 4.2)
         for axes, (name, here) in zip(every, parts.items(), strict=False):
             across, down = _places(here, x[0]), _places(here, y[0])
@@ -91,18 +104,24 @@ def heat(
                 step = 1 if number else -(-len(named) // MOST_TICKS)
                 axis.set_ticks(range(0, len(named), step), [str(text) for text in list(named)[::step]])
         figure.colorbar(scale, ax=every, label=value[1], shrink=0.7, format="%g")
+        if title:
+            paper.set_heading(figure, title)
         return figure
 
     return build
 
 
-def beside(*builds: Callable[[Rows], Chart]) -> Callable[[Rows], Chart]:
-    """The panels of several charts of the same rows, with one key."""
+def beside(*builds: Callable[[Rows], Chart], in_turn: bool = False) -> Callable[[Rows], Chart]:
+    """The panels of several charts of the same rows, with one key.
+
+    `in_turn`: the first panel of each, then the second of each.
+    """
 
     def build(rows: Rows) -> Chart:
         charts = [build(rows) for build in builds]
         key = dict.fromkeys(look for chart in charts for look in chart.key)
-        return Chart(charts[0].title, "", list(key), [panel for chart in charts for panel in chart.panels])
+        every = [chart.panels for chart in charts]
+        return Chart(charts[0].title, "", list(key), list(chain(*(zip(*every, strict=True) if in_turn else every))))
 
     return build
 

@@ -143,6 +143,7 @@ build = then(
         ("per_dollar", "million tokens for a dollar"),
         "{topology}",
         panel="{tpot_ms:g} ms a token",
+        title="Tokens per dollar by topology",
     ),
 )
 

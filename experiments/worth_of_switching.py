@@ -30,7 +30,7 @@ from mfabric_jax.routing import degree_bound
 from mfabric_jax.traffic.log_errors import error_of
 from mfabric_jax.traffic.scenarios import likely_demands
 
-from .pictures import heat
+from .pictures import BELOW_ABOVE, heat
 from .rows import Row, adding, duration, of, pivot, summed, then, told
 from .script import Found, Ports, Script, cells, check
 
@@ -232,11 +232,12 @@ build = then(
     heat(
         ("delay", "reconfiguration delay"),
         ("place", ""),
-        ("gain", "static circuits' time over the best that switches (above 1: switching pays)"),
+        ("gain", "static circuits' time over the best that switches"),
         LogNorm(0.5, 2, clip=True),
         panel="{routing}, decided in {decision}",
-        colours="RdBu",
+        colours=BELOW_ABOVE,
         number="{:.2f}",
+        title="Static circuits' time over that of the best that switches; above 1, switching pays",
     ),
 )
 

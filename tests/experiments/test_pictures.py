@@ -1,5 +1,7 @@
 """Pictures show the rows: by hand, panel by panel; how they look was judged by eye."""
 
+import itertools
+
 from experiments.pictures import beside, dots, heat, lines
 from mfabric_jax.report.drawing import drawn, paper
 
@@ -26,15 +28,20 @@ def test_dots_stand_in_named_lines_and_charts_stand_beside_each_other():
     assert [list(curve.points) for curve in chart.panels[0].curves] == [[(4, 0), (1, 0)], [(1, 1), (2, 1)]]
     with paper.look():
         assert len(drawn.figure(chart).axes) == 2
+    by_city, by_name = (lines(("x", "x"), ("x", y), "{of}", panel="{city}") for y in ("km", "miles"))
+    together = beside(by_city, by_name, in_turn=True)(ROWS)
+    assert [(panel.title, panel.y) for panel in together.panels] == list(itertools.product("NS", ("km", "miles")))
 
 
 def test_cells_of_heat_maps():
     cells = [{"x": x, "y": y, "z": z} for x, y, z in ((2, "top", 1.0), (0, "top", 0.0), (0, "below", 0.5))]
     with paper.look():
-        axes, bar = heat(("x", "x"), ("y", "y"), ("z", "what"), number="{:.1f}")(cells).axes
+        figure = heat(("x", "x"), ("y", "y"), ("z", "what"), number="{:.1f}", title="A heading")(cells)
+    axes, bar = figure.axes
     (image,) = axes.get_images()
     assert image.get_array().filled(-1).tolist() == [[0, 1], [0.5, -1]]
     numbers = {text.get_text(): text.get_position() for text in axes.texts}
     assert numbers == {"1.0": (1, 0), "0.0": (0, 0), "0.5": (0, 1)}
     assert [text.get_text() for text in axes.get_yticklabels()] == ["top", "below"]
     assert bar.get_ylabel() == "what"
+    assert figure.get_suptitle() == "A heading"

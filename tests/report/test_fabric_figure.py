@@ -125,6 +125,21 @@ def test_links_of_unequal_nics_tell_their_ends():
     assert "128 links of 300 Gbps" in told["fat-tree"]
 
 
+def test_narrow_uplinks_of_a_switch_for_each_server_are_told():
+    """Eight NICs of 400 Gbps below eight uplinks of a third."""
+    told = " | ".join(words(build_fabric(cluster("oversub-fat-tree", 16, 400.0, radix=16, leaf_servers=1))))
+    assert "8 down + 8 up ports, 3:1 oversubscribed" in told
+    assert told.count("128 links of 133 Gbps") == 2
+
+
+def test_every_shown_server_has_links_to_its_switches():
+    """32 domains with two edge switches each: 16 of them would need 32 switches, twice what a row shows."""
+    drawn = made("nvl72", 32, radix=64)
+    servers, edges = layout(drawn)[1][:2]
+    ((pairs, _), *_) = tier_links(drawn)
+    assert all(set(pairs[pairs[:, 0] == server, 1].tolist()) <= set(edges.positions) for server in servers.positions)
+
+
 def test_every_circuit_of_a_shown_region_is_a_line_and_parallel_ones_carry_their_number():
     drawn = made("mfabric", 128)
     figure = build_fabric(drawn)
@@ -163,12 +178,12 @@ def test_a_region_has_a_number_per_demand_and_a_line_per_joined_pair(tmp_path):
         assert len(heat.texts) == (servers * (servers - 1) if servers <= 16 else 0)
         pairs = np.triu(count)[np.triu(count) > 0]
         assert sum(len(c.get_segments()) for c in graph.collections if isinstance(c, LineCollection)) == len(pairs)
-        assert graph.get_title().startswith(f"{pairs.sum()} circuits")
+        assert graph.get_title(loc="left").startswith(f"{pairs.sum()} circuits")
     demand, count = np.full((2, 2), 5e9), np.array([[9, 1], [1, 9]])
     heat, graph, *_ = build_region(demand, count, servers=["left", "right"]).axes
     assert [text.get_text() for text in heat.texts] == ["5", "5"]
     assert [text.get_text() for text in graph.texts][:2] == ["left", "right"]
-    assert graph.get_title() == "1 circuit, 100.0% of the bytes between pairs with circuits"
+    assert graph.get_title(loc="left") == "1 circuit, 100.0% of the bytes between pairs with circuits"
     assert (demand[0, 0], count[0, 0]) == (5e9, 9)  # diagonals are ignored, not written
     assert region(np.zeros((4, 4)), np.zeros((4, 4), int), tmp_path / "r.png").exists()
 

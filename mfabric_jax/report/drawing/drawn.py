@@ -149,6 +149,7 @@ def _draw_curves(axes: Axes, panel: Panel) -> None:
         for depth in sorted(set(depths)):
             some = [point for point, own in zip(curve.points, depths, strict=True) if own == depth]
             marks = {"linestyle": "", "markersize": size * _SMALLER**depth, "label": curve.look.label}
+            marks |= {"clip_on": False}  # a point on an axis is drawn whole
             axes.plot(*zip(*some, strict=True), **marks, **_marker(curve.look))
         for (x, _), ends in zip(curve.points, curve.spread, strict=bool(curve.spread)):
             axes.plot([x, x], ends, color=curve.look.colour, linewidth=0.8)

@@ -91,11 +91,12 @@ def build_region(demand: Any, circuits: Any, title: str = "", servers: Sequence[
     draw_ring(right, (0.0, 0.0), 2.4, count, names)
     held, total = sent[(count + count.T) > 0].sum() / max(sent.sum(), 1.0), np.triu(count).sum()
     noun = "circuit" if total == 1 else "circuits"
-    right.set_title(f"{number(total)} {noun}, {percent(held)} of the bytes between pairs with circuits")
+    right.set_title(f"{number(total)} {noun}, {percent(held)} of the bytes between pairs with circuits", loc="left")
     edge = 2.5 if max(map(len, names)) <= 3 else 3.1
     right.set(xlim=(-edge, edge), ylim=(-edge - 0.25, edge), aspect="equal")
     right.set_axis_off()
-    below = "number: parallel circuits; pairs without circuits use packet switches"
+    numbered = "number: parallel circuits; " if count.max() > 1 else ""
+    below = f"{numbered}pairs without circuits use packet switches"
     write(right, 0, -edge - 0.1, below, style.FONT - 1, color=style.SOFT)
     if title:
         paper.set_heading(figure, title)
@@ -113,7 +114,8 @@ def _heat_map(figure: Figure, axes: Axes, sent: np.ndarray, names: list[str]) ->
     axes.set_xticks(range(0, size, step), names[::step], rotation=90 if max(map(len, names)) > 3 else 0, **small)
     axes.set_yticks(range(0, size, step), names[::step], **small)
     axes.tick_params(length=0)
-    axes.set(xlabel="to server", ylabel="from server", title=f"Demand [{unit}]")
+    axes.set(xlabel="to server", ylabel="from server")
+    axes.set_title(f"Demand [{unit}]", loc="left")
     axes.spines[:].set_visible(False)
     figure.colorbar(image, ax=axes, shrink=0.7, label=unit)
     for (i, j), value in np.ndenumerate(sent) if step == 1 else ():

@@ -125,7 +125,8 @@ def tier_links(cluster: Any) -> list[tuple[np.ndarray, np.ndarray]]:
 
 def layout(cluster: Any) -> tuple[float, list[NodeRow], list[tuple[int, float, float]]]:
     """Return the width, the rows (servers, then switches by tier), and shown regions as (number, left, right)."""
-    sections, numbers = [few(range(cluster.servers), _MOST)], [0]
+    tiers = tier_links(cluster)
+    sections, numbers = [_shown_servers(cluster.servers, tiers)], [0]
     if cluster.regions is not None and len(cluster.regions) > 1:
         size = cluster.regions.shape[1]
         picked, none = few(range(len(cluster.regions)), _REGIONS - 1), cast(Tokens, [None])
@@ -134,8 +135,8 @@ def layout(cluster: Any) -> tuple[float, list[NodeRow], list[tuple[int, float, f
     width = _WIDTH if cluster.tree or cluster.regions is not None else max(2.0, 0.5 * len(sections[0]))
     servers, spans = _row(sections, width)
     rows = [servers]
-    for pairs, _ in tier_links(cluster):
-        groups = dict.fromkeys(tuple(pairs[pairs[:, 0] == node, 1].tolist()) for node in rows[-1].positions)
+    for pairs, _ in tiers:
+        groups = dict.fromkeys(_above(pairs, node) for node in rows[-1].positions)
         each = max(2, _MOST // len(groups))
         rows.append(
             _row([_tokens_with_gaps(node for group in groups for node in few(group, each) if node is not None)], width)[
@@ -144,6 +145,23 @@ def layout(cluster: Any) -> tuple[float, list[NodeRow], list[tuple[int, float, f
         )
     regions = [(r, *span) for r, span in zip(numbers, spans, strict=True) if r >= 0]
     return width, rows, [] if cluster.regions is None else regions
+
+
+def _shown_servers(servers: int, tiers: Sequence[tuple[np.ndarray, np.ndarray]]) -> Tokens:
+    """Return as many servers as leave room for both ends of each one's edge switches."""
+    most, shown = _MOST, few(range(servers), _MOST)
+    while tiers and most > _IN_REGION:
+        above = [few(_above(tiers[0][0], node), 2) for node in shown if node is not None]
+        ends = {end for some in above for end in some if end is not None}
+        if len(ends) <= _MOST + 1:
+            break
+        most //= 2
+        shown = few(range(servers), most)
+    return shown
+
+
+def _above(pairs: np.ndarray, node: int) -> tuple[int, ...]:
+    return tuple(pairs[pairs[:, 0] == node, 1].tolist())
 
 
 def _tokens_with_gaps(items: Iterable[int]) -> Tokens:
@@ -287,8 +305,8 @@ class _Picture:
             notes.append((self.level(tier + 1) + _NODE / 2, *self._of_switches(tier)))
             planes = cluster.tree.planes if cluster.tree else 1
             width = cluster.network.capacity[cluster.network.run(f"{_KINDS[tier]} up")] / cluster.nic_Bps
-            gbps = cluster.nic_gbps / planes * (np.unique(width) if cluster.speeds else np.ones(1))
-            ends = " to ".join(number(each) for each in dict.fromkeys((gbps[0], gbps[-1])))
+            gbps = cluster.nic_gbps / planes * width
+            ends = " to ".join(dict.fromkeys(map(number, (gbps.min(), gbps.max()))))
             words = [f"{count_phrase(int(count.sum()), 'link')} of {ends} Gbps"]
             words[0] += " on each plane" if planes > 1 else ""
             if tier == 0 and cluster.rails:
@@ -297,7 +315,7 @@ class _Picture:
             kind = ("nic", "edge", "pod")[tier]
             notes.append((self.level(tier + 1) - _RISE / 2, "", words + self._load(f"{kind} up", f"{kind} down")))
         if cluster.tree is not None and (unused := cluster.tree.switches[tier_count(cluster.tree) :]):
-            words = " and ".join(f"{count:,} {kind}" for kind, count in unused)
+            words = " and ".join(f"{count:,} {kind}" for kind, count in unused) + " switches"
             top = self.level(len(self.rows) - 1) + _NODE + 0.42
             notes.append((top, "", ["above, on no path:", words]))
         return notes
@@ -322,7 +340,8 @@ class _Picture:
             words.append(f"{tree.edge_ports[0]} in each of {pods:,} pods" if pods > 1 else "in one pod")
         if tier + 1 < tier_count(tree):
             up, down = tree.pod_ports if tier else tree.edge_ports
-            words.append(f"{down} down + {up} up ports, {number(down / up)}:1{' oversubscribed' if down > up else ''}")
+            ratio = down / up / (1.0 if tier else tree.width)
+            words.append(f"{down} down + {up} up ports, {number(ratio)}:1{' oversubscribed' if ratio > 1 else ''}")
         else:
             by_tier = (min(tree.edge_ports[1], tree.hosts_per_part), min(tree.edges_per_part, tree.pod_ports[1]))
             words.append(f"{(*by_tier, tree.pods_per_part)[tier]} of {tree.radix} ports in use")
