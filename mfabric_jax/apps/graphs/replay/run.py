@@ -68,7 +68,7 @@ def replay(
         began = time.perf_counter()
         prepared = prepare(graph, each_case, config)
         ready = time.perf_counter()
-        progress(f"{where}: {prepared.flows.flows:,} flows")
+        progress(f"{where}: flows: {prepared.flows.flows:,}")
         end = prepared.completion(prepared.problem())
         begin, finish = (np.asarray(x, float) for x in (end.begin, end.finish))
         if end.outcome != SolveOutcome.solved:
