@@ -328,7 +328,7 @@ def test_more_bandwidth_saves_what_the_rows_say():
     assert nics["saved_per_percent_s"] == pytest.approx(1.5e-5, **NEAR)
     assert nics["saved_per_100_gbps_s"] == pytest.approx(1.5e-3 / 4, **NEAR)
     assert one(graph, {"network.nic_gbps": 404}).makespan_s == pytest.approx(4.5e-3 - 1.5e-5, rel=1e-4)
-    assert told == ["fat-tree at 400 Gbps: paths", "fat-tree at 400 Gbps: 5 flows"]
+    assert told == ["fat-tree at 400 Gbps: paths", "fat-tree at 400 Gbps: flows: 5"]
 
 
 def two_ranks(**collective):
