@@ -318,8 +318,8 @@ def _last_circuits(problem: Problem, group: Any, costs: TradeOff | None, stage: 
     """The circuits of a stage after the first iteration of the healthy run."""
     micro_batch, layer = np.argwhere(places(problem.workload).layer[stage] >= 0)[-1]
     first = np.zeros(1, int)
-    shown = OnCircuits(problem, group, costs).loads(first, first, (stage, micro_batch, layer, 1))
-    return jnp.asarray(shown.count[0])
+    count: Any = OnCircuits(problem, group, costs).loads(first, first, (stage, micro_batch, layer, 1)).count
+    return jnp.asarray(count[0])
 
 
 def _staying(demand, region, *, previous=None, key=None, count):
