@@ -562,7 +562,7 @@ class RunSettings(SettingsGroup, frozen=True):
 
 
 class FailureSettings(SettingsGroup, frozen=True):
-    """What fails, where and when. Read by `mfabric failures`."""
+    """What fails, where and when. Read by `mfabric failures` and, with failures.rates, `mfabric buy`."""
 
     kinds: Annotated[
         tuple[str, ...] | None,

@@ -95,6 +95,14 @@ def read_layers(presets: Sequence[str], files: Sequence[str | Path]) -> list[Set
     return below + [layer for file in files for layer in file_layers(file)]
 
 
+def overrides(layers: Sequence[SettingsLayer]) -> Iterator[str]:
+    """Yield a sentence for every file that states other values of settings than an earlier file."""
+    for earlier, later in itertools.combinations([layer for layer in layers if layer.typed], 2):
+        paths = [path for path, value in later.stated.items() if earlier.stated.get(path, value) != value]
+        if paths:
+            yield f"{later.name} overrides {earlier.name}: {', '.join(paths)}; files are layers of one case."
+
+
 def _tables(variants: Any, where: str) -> list[Mapping[str, Any]]:
     if not isinstance(variants, list) or not all(isinstance(table, Mapping) for table in variants):
         raise InputError(f"{where}variants must be tables ([[variants]]), got {variants!r:.80}.")

@@ -39,7 +39,7 @@ def run(cases: Cases, options: Options) -> None:
     from mfabric_jax.apps.purchase import gpu_quotes, jobs_and_networks, offers_of, turning_points
     from mfabric_jax.evaluate.rows.results import record_of_cases, simulate
 
-    config, named = record_of_cases(cases), jobs_and_networks(open_cases)
+    config, named = record_of_cases(cases) | {"rates": _rates(cases)}, jobs_and_networks(open_cases)
     rows = simulate(cases).rows(progress=True)
     shared.write(rows, options.out, config, options.columns("cases"))
     months, unknown = _months(cases, named) if _has_rates(cases) else ([], {})
@@ -64,7 +64,10 @@ def run(cases: Cases, options: Options) -> None:
     }
     verdict = sentences.verdict(offers)
     shared.print_conclusions([f"{verdict}.", *larger, bought])
-    set_ups = [] if not is_found else shared.found_lines(open_cases, _keep_set_ups(cases, named, options.out))
+    set_ups = []
+    if is_found:
+        kept = _keep_set_ups(cases, named, options.out, open_cases.varied)
+        set_ups = shared.found_lines(open_cases, kept)
     _print(by_job, config, answers, set_ups)
     if options.page is not None:
         from mfabric_jax.report import html_report
@@ -112,6 +115,14 @@ def _check_failures(cases: Cases) -> None:
 
 def _has_rates(cases: Cases) -> bool:
     return any(block.case.failures.rates is not None for block in cases.blocks)
+
+
+def _rates(cases: Cases) -> dict[str, dict[str, float]]:
+    """Return failures of a part in a million hours, by file and kind."""
+    from mfabric_jax.apps.failures.failure_rows import MILLION, read_rates
+
+    files = [path for block in cases.blocks if (path := block.case.failures.rates) is not None]
+    return {path: {kind: MILLION * rate.per_hour for kind, rate in read_rates(path).items()} for path in files}
 
 
 def _if_possible(row: dict[str, Any]) -> dict[str, Any] | None:
@@ -172,8 +183,11 @@ def _with_larger_switches(cases: Cases, rank: Any) -> list[str]:
     return [sentences.on_larger_switches(ports, offers)]
 
 
-def _keep_set_ups(cases: Cases, named: Sequence[tuple[str, str]], out: str | None) -> list[str]:
-    """Write every case with the set-up found to a file beside the rows. Return how to use them in other commands."""
+def _keep_set_ups(cases: Cases, named: Sequence[tuple[str, str]], out: str | None, varied: Sequence[str]) -> list[str]:
+    """Write every case with the set-up found to a file beside the rows. Return how to use them in other commands.
+
+    `varied`: settings in which the cases of the purchase differ, which every file states.
+    """
     if out is None:
         return ["For other commands, such as mfabric failures, --out rows.csv also writes case files."]
     from mfabric_jax.commands.case_file import write_case
@@ -182,7 +196,7 @@ def _keep_set_ups(cases: Cases, named: Sequence[tuple[str, str]], out: str | Non
     folder.mkdir(exist_ok=True)
     names = [re.sub(r"[^a-z0-9.]+", "-", f"{job} {network}".lower()).strip("-") for job, network in named]
     for name, case in zip(names, cases, strict=True):
-        write_case(case, cases.sources, folder / f"{name}.toml")
+        write_case(case, cases.sources, folder / f"{name}.toml", varied)
     first = folder / f"{names[0]}.toml"
     return [f"Each is a case file in {folder} for other commands, such as:", f"mfabric failures {first}"]
 

@@ -8,8 +8,10 @@ from mfabric_jax.case import Cases
 from mfabric_jax.case.grid import reads_setting
 from mfabric_jax.case.paths import POLICY, flat
 from mfabric_jax.case.policies import NO_SCHEDULE
+from mfabric_jax.commands.failures import kinds_words
 
 SAME = 0.001  # dollars within this fraction are equal
+MANY = 0.1  # of the hours that failures take
 WORDS = {  # of parts of a bill
     **{"servers": "servers", "nic": "NICs", "transceiver": "transceivers", "fibre": "fibres"},
     **{"switch_port": "switch ports", "ocs_port": "optical ports", "ocs": "optical switches"},
@@ -114,6 +116,7 @@ def sentences(
         yield f"Not ranked, because {lacks}: {', '.join(others)}."
     yield from _on_failures(offers, unknown)
     yield from on_lost_hours(months)
+    yield from on_slow_switches(months)
     yield "Every job counts alike: its dollars over those of its cheapest network, averaged over jobs."
 
 
@@ -172,6 +175,31 @@ def _why_more(kind: str, own: Sequence[Any], other: Sequence[Any], least: str) -
     return max(hours, key=lambda reason: hours[reason])
 
 
+def on_slow_switches(months: Months) -> Iterator[str]:
+    """Yield a warning for every network that loses many hours to reconfigurations while a part is broken."""
+    from mfabric_jax import fabric
+    from mfabric_jax.report.numerals import number
+    from mfabric_jax.report.row_remarks import KEPT
+
+    for network, own in months.items():
+        rows = [row for month in own if fabric.get(month.first["fabric"]).reconfigures for row in month.rows]
+        kinds = dict.fromkeys(row["failure"] for row in rows if _reconfiguration_h(row) > 0)
+        hours = sum(map(_reconfiguration_h, rows)) / len(own)
+        if hours > MANY * _lost_h(own):
+            yield (
+                f"Warning: {network} loses {number(hours)} of its {number(_lost_h(own))} hours a month to "
+                f"reconfigurations while {' or '.join(kinds)} is broken; keep circuits ({KEPT})."
+            )
+
+
+def _reconfiguration_h(row: Mapping[str, Any]) -> float:
+    """Return the slower hours of a failure times the part of its slow-down that is reconfiguration."""
+    if row["failed_s"] is None or row["failed_s"] <= row["healthy_s"]:
+        return 0.0
+    more_s = max(0.0, row["reconfig_s"] - row["healthy_reconfig_s"])
+    return row["slower_hours_per_month"] * min(1.0, more_s / (row["failed_s"] - row["healthy_s"]))
+
+
 def purchase(best: Any, gpu: str) -> str:
     """Return what is bought and what it costs, in a sentence. `gpu`: the GPUs of the best network."""
     from mfabric_jax.report.numerals import number, usable
@@ -225,7 +253,7 @@ def left_out(cases: Cases, unrated: Sequence[str], larger: Sequence[str]) -> Ite
     from mfabric_jax.evaluate.resolving.set_up import switch_words, tier_words
 
     if unrated:
-        yield f"No rate is given for {', '.join(unrated)}; dollars with failures leave them out."
+        yield f"No rate is given for {kinds_words(unrated)}; dollars with failures leave them out."
     words_of = tier_words if larger else switch_words  # the order with larger switches is already said
     if words := words_of([resolve_without_jax(block.case) for block in cases.blocks]):
         yield words

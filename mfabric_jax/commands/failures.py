@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import pathlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from mfabric_jax.case import Cases
@@ -39,11 +39,20 @@ class Options(shared.RowsAndPictures):
 Rows = list[dict[str, Any]]
 
 
-def _where(row: dict[str, Any], rows: Rows) -> str:
-    """Return the case of a row in words, with its bandwidth if there are several."""
-    of = row.get("network.graph") or row["fabric"]
-    bandwidth = f" at {row['nic_gbps']:g} Gbps" if len({each.get("nic_gbps") for each in rows}) > 1 else ""
-    return f"{row['model']} on {of}{bandwidth}, {row['nic_use']} NICs"
+def _design(row: dict[str, Any]) -> str:
+    """Return the network of a row in words; links of a graph have bandwidths of their own."""
+    return row.get("network.graph") or f"{row['fabric']}, {row['nic_gbps']:g} Gbps"
+
+
+def _where(row: dict[str, Any]) -> str:
+    """Return the case of a row in words."""
+    return f"{row['model']} on {_design(row)}, {row['nic_use']} NICs"
+
+
+def kinds_words(kinds: Iterable[str]) -> str:
+    """Return kinds of failures in words; `electrical-nics` is no misprint of `electrical-nic`."""
+    explained = {"electrical-nics": "electrical-nics (all of a server at once)"}
+    return ", ".join(explained.get(kind, kind) for kind in kinds)
 
 
 def month_loss_lines(rows: Rows, hours_a_month: float) -> Iterator[str]:
@@ -51,7 +60,7 @@ def month_loss_lines(rows: Rows, hours_a_month: float) -> Iterator[str]:
     from mfabric_jax.apps.failures.months import months
 
     for month in months(rows):
-        where, lost, waits = _where(month.first, rows), month.lost_h, month.waiting_h
+        where, lost, waits = _where(month.first), month.lost_h, month.waiting_h
         waiting = f", {waits:.3g} h of them waiting for a repair, because nothing takes over" if waits else ""
         yield (
             f"{where}: {lost:.3g} h of a month lost ({lost / hours_a_month:.2%}) to {len(month.rows)} kinds of "
@@ -59,7 +68,7 @@ def month_loss_lines(rows: Rows, hours_a_month: float) -> Iterator[str]:
             f"restart{waiting}), {month.slower_h:.3g} h because it runs slower."
         )
         if month.without:
-            yield f"{where}: no rate is given for {', '.join(month.without)}; hours and dollars leave them out."
+            yield f"{where}: no rate is given for {kinds_words(month.without)}; hours and dollars leave them out."
         if month.usd is not None and month.usd_with is None:
             yield f"{where}: more hours are lost than a month has, so a million tokens have no price with failures."
 
@@ -71,15 +80,15 @@ def month_price_lines(rows: Rows) -> Iterator[str]:
     priced = [month for month in months(rows) if month.usd_with is not None]
     for month in priced:
         none = f"; spares of {', '.join(month.unpriced_kinds)} have no price" if month.unpriced_kinds else ""
-        where = _where(month.first, rows)
+        where = _where(month.first)
         yield (
             f"{where}: ${month.usd_with:.4g} a million tokens with failures, ${month.usd:.4g} without: "
             f"{month.lost_h:.3g} h of a month lost, and ${month.spares_usd:,.0f} a month for spares{none}."
         )
     if len(priced) > 1:
         best, bare = (min(priced, key=lambda month: getattr(month, name)) for name in ("usd_with", "usd"))
-        also = "also if nothing fails" if best is bare else f"if nothing fails, {_where(bare.first, rows)}"
-        yield f"Cheapest a million tokens with failures: {_where(best.first, rows)}; {also}."
+        also = "also if nothing fails" if best is bare else f"if nothing fails, {_where(bare.first)}"
+        yield f"Cheapest a million tokens with failures: {_where(best.first)}; {also}."
 
 
 def remedies(rows: list[dict[str, Any]]) -> Iterator[str]:
@@ -89,7 +98,7 @@ def remedies(rows: list[dict[str, Any]]) -> Iterator[str]:
     taken: dict[str, list[str]] = {}
     for row in rows:
         if row["failure"] == "gpu" and row.get("remedy") in named:
-            taken.setdefault(named[row["remedy"]], []).append(_where(row, rows))
+            taken.setdefault(named[row["remedy"]], []).append(_where(row))
     for how, where in taken.items():
         chosen = "" if how == named["repair"] else "; failures.gpu_remedy chooses"
         yield f"gpu: {how} ({'; '.join(dict.fromkeys(where))}){chosen}."
@@ -126,6 +135,7 @@ def _table(rows: list[dict[str, Any]], names: list[str], numbers: dict[str, str]
     """Return a table of the columns that have values."""
     from mfabric_jax import report
 
+    rows = [row | {"fabric": _design(row)} for row in rows]
     there = [key for key in (*names, *numbers) if any(row.get(key) is not None for row in rows)]
     return report.plain(rows, [report.TableColumn(key, numbers.get(key)) for key in there])
 
@@ -152,7 +162,8 @@ def run(cases: Cases, options: Options) -> None:
     rows_of, columns = functools.partial(failures, cases), options.columns("failures")
     total = sum(len(config.present) for config in every)
     rows = shared.collect_rows("failures", options.out, record_of_cases(cases), rows_of, total, columns)
-    uses, parts = distinguishing_columns(rows), {"reconfig_s": "reconf", "ep_comm_s": "EP", "bubble_s": "bubble"}
+    uses = distinguishing_columns(rows, "nic_gbps", "network.graph")
+    parts = {"reconfig_s": "reconf", "ep_comm_s": "EP", "bubble_s": "bubble"}
     of_row = ["failure", "fabric", *uses, *(["model"] if len({row["model"] for row in rows}) > 1 else [])]
     shown = [*of_row, report.TableColumn("healthy_s", "healthy [s]")]
     shown += [report.TableColumn("failed_s", "failed [s]"), report.TableColumn("slow_down", "slow-down", percent=True)]
@@ -162,7 +173,7 @@ def run(cases: Cases, options: Options) -> None:
         shown.append(report.TableColumn("run_slow_down", "of the run", percent=True))
     shown += [report.TableColumn(key, title) for key, title in parts.items()]
     shared.print_jobs(rows)
-    print(report.plain([_without_noise(row) for row in rows], shown))
+    print(report.plain([_without_noise(row) | {"fabric": _design(row)} for row in rows], shown))
     spares = {"spare_part_usd": "spare part [$]", "spare_usd": "spare server [$]"}
     print("\n" + _table(rows, [*of_row, "remedy"], spares))
     if every_month := months(rows):
@@ -175,7 +186,7 @@ def run(cases: Cases, options: Options) -> None:
     shared.print_lines(slow_switches(rows, changes))
     for row in rows:
         if row.get("faster_by"):
-            print(f"{_where(row, rows)}, {row['failure']}: faster than without the failure, by {row['faster_by']}.")
+            print(f"{_where(row)}, {row['failure']}: faster than without the failure, by {row['faster_by']}.")
     shared.print_lines(shared.case_notes(cases))
     if any(row["published"] is not None for row in rows):
         print("published: arXiv 2501.03905, 400 Gbps and 1,024 GPUs; --preset paper is its set-up.")

@@ -202,7 +202,8 @@ def _screen(command: str, cls: type, below: Sequence[SettingsLayer], reads: tupl
     places = " ".join(entry.positional.name for entry in known if entry.positional)
     yield f"usage: mfabric {command} {places + ' ' if places else ''}[FILE ...] [--set PATH=VALUE ...] [options]"
     yield from (f"  {line}" for line in _about(cls))
-    yield "what is simulated (values separated by commas are compared); FILE: a case in TOML or JSON"
+    yield "what is simulated (values separated by commas are compared); FILE: a case in TOML or JSON;"
+    yield "several files are layers of one case"
     usual = {path: value for layer in below for path, value in layer.stated.items()}
     shared = flags_of_cases()
     own = {flag: path for flag, path in flags_of_cases(command).items() if shared.get(flag) != path}

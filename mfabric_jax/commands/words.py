@@ -11,13 +11,14 @@ import functools
 import inspect
 import itertools
 import re
+import sys
 import textwrap
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from mfabric_jax.case import Cases
-from mfabric_jax.case.layers import SettingsLayer, merge_layers, read_layers
+from mfabric_jax.case.layers import SettingsLayer, merge_layers, overrides, read_layers
 from mfabric_jax.case.network import GRAPH, is_graph
 from mfabric_jax.case.paths import parts_of, read_statement, settings
 from mfabric_jax.case.policies import split_words as split_words
@@ -300,9 +301,12 @@ def read(command: str, words: Sequence[str], options: type[T], below: Sequence[S
     for word in files:
         if not word.lower().endswith(CASE_FILES):
             raise _does_not_take(word, command)
+    stated = read_layers(presets, files)
+    for sentence in overrides(stated):
+        print(sentence, file=sys.stderr)
     layers = [
         *below,
-        *read_layers(presets, files),
+        *stated,
         SettingsLayer("flag", read_statement(changes, text=True), typed=True),
     ]
     command_options = _options(options, values, free, command)

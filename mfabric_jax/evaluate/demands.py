@@ -14,6 +14,7 @@ from mfabric_jax.traffic.dispatch import even_bytes
 from mfabric_jax.workload import Workload
 
 Tokens = Float[np.ndarray, "I layer M R C"]
+Share = Float[np.ndarray, "R S"]
 
 
 class BetweenServers(NamedTuple):
@@ -23,14 +24,25 @@ class BetweenServers(NamedTuple):
     even: np.ndarray
 
     @classmethod
-    def of(cls, job: Workload, sent: Tokens) -> "BetweenServers":
-        even = server_bytes(even_bytes(job, np.dtype(float)), job.ranks_per_server)
-        return cls(between_servers(job, sent), away(even))
+    def of(cls, job: Workload, sent: Tokens, share: Share | None = None) -> "BetweenServers":
+        even = even_bytes(job, np.dtype(float))
+        return cls(between_servers(job, sent, share), _between_servers(job, even, share))
 
 
-def between_servers(job: Workload, sent: Num[np.ndarray, "*N R C"]) -> Float[np.ndarray, "*N S S"]:
-    """Return the bytes between servers; bytes that stay on a server are left out."""
-    return away(server_bytes(dispatched_bytes(job, np.asarray(sent, float)), job.ranks_per_server))
+def between_servers(
+    job: Workload, sent: Num[np.ndarray, "*N R C"], share: Share | None = None
+) -> Float[np.ndarray, "*N S S"]:
+    """Return the bytes between servers; bytes that stay on a server are left out.
+
+    `share`: part of each rank on each server; None: ranks are whole.
+    """
+    return _between_servers(job, dispatched_bytes(job, np.asarray(sent, float)), share)
+
+
+def _between_servers(job: Workload, ranks: np.ndarray, share: Share | None) -> Float[np.ndarray, "*N S S"]:
+    if share is None:
+        return away(server_bytes(ranks, job.ranks_per_server))
+    return away(np.einsum("rs,...rq,qt->...st", share, away(ranks), share, optimize=True))
 
 
 def away(demand: Float[np.ndarray, "*N S S"]) -> Float[np.ndarray, "*N S S"]:

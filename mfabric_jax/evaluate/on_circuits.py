@@ -10,6 +10,7 @@ from mfabric_jax.evaluate.asking import degrees_of, in_chunks, region_functions
 from mfabric_jax.evaluate.demands import (
     BetweenServers,
     Forecasts,
+    Share,
     between_servers,
     forecasts_of,
     forecasts_of_spans,
@@ -37,7 +38,8 @@ class OnCircuits:
     """All-to-alls of a problem's iterations on circuits that a policy chooses.
 
     - `costs` [N]: costs and gains of a reconfiguration in every case; needed only if circuits depend on them.
-    - `between`, `policy`, `carried`: replace the problem's demands, policy and routing.
+    - `share`: part of each rank on each server; None: ranks are whole.
+    - `policy`, `carried`: replace the problem's policy and routing.
     """
 
     def __init__(
@@ -45,20 +47,20 @@ class OnCircuits:
         problem: Problem,
         group: Any,
         costs: TradeOff | None,
-        between: BetweenServers | None = None,
+        share: Share | None = None,
         policy: Policy | None = None,
         carried: Any = None,
     ):
         resolved, case = problem.resolved, problem.resolved.case
         self.where = places(problem.workload)
         self.rule = CircuitRule(resolved.first, problem.circuits_for, case.circuits.cold_start, case.circuits.partial)
-        as_set = between is None and policy is None and carried is None
-        policy, (demand, even) = policy or policy_of_mean(problem), between or problem.between
+        as_set = share is None and policy is None and carried is None
+        policy, (demand, even) = policy or policy_of_mean(problem), _between(problem, share)
         functions, reads, start = solver_inputs(problem, group, policy, carried)
         self.costs, busy = (costs, problem.busy) if self.rule.name == "pays" else (None, None)
         self.rates = None if costs is None else policy_rates(problem, costs)
         keyed = reads.key or self.rule.name == "random"
-        ahead = _forecasts(problem, self.where, self.rule, policy, demand)
+        ahead = _forecasts(problem, self.where, self.rule, policy, demand, share)
         table, self.sent = in_numbers(self.where, demand, even, ahead, keyed=keyed, busy=busy)
         keys = _keys(problem, self.rule, self.sent.key.shape[1:]) if keyed else None
         tables = Tables(table, ahead.samples, ahead.times, keys, self.rates)
@@ -83,6 +85,12 @@ class OnCircuits:
             name, degrees = self._legal
             policies.check_legal(name, self.solver.counts, degrees)
         return exchanges
+
+
+def _between(problem: Problem, share: Share | None) -> BetweenServers:
+    if share is None:
+        return problem.between
+    return BetweenServers.of(problem.workload, problem.selections, share)
 
 
 def solver_inputs(
@@ -113,10 +121,12 @@ def _keys(problem: Problem, rule: CircuitRule, steps: tuple[int, ...]) -> np.nda
 
 
 # ------------------------------------------------------------------------------------------------------------ forecasts
-def _forecasts(problem: Problem, where: Any, rule: CircuitRule, policy: Policy, demand: np.ndarray) -> Forecasts:
+def _forecasts(
+    problem: Problem, where: Any, rule: CircuitRule, policy: Policy, demand: np.ndarray, share: Share | None
+) -> Forecasts:
     if rule.name == "predict":
         return _predictions(problem, policy)
-    return _of_spans(problem, where, rule, policy, demand) if rule.long else Forecasts()
+    return _of_spans(problem, where, rule, policy, demand, share) if rule.long else Forecasts()
 
 
 def _predictions(problem: Problem, policy: Policy) -> Forecasts:
@@ -132,10 +142,13 @@ def _predictions(problem: Problem, policy: Policy) -> Forecasts:
     return ahead._replace(single=None, samples=samples)
 
 
-def _of_spans(problem: Problem, where: Any, rule: CircuitRule, policy: Policy, demand: np.ndarray) -> Forecasts:
+def _of_spans(
+    problem: Problem, where: Any, rule: CircuitRule, policy: Policy, demand: np.ndarray, share: Share | None
+) -> Forecasts:
     """Forecasts of long spans; with the span "run", all iterations of a replica share one."""
     seen = [
-        between_servers(problem.workload, evaluate.planning_selections(replica)) for replica in problem.each_replica
+        between_servers(problem.workload, evaluate.planning_selections(replica), share)
+        for replica in problem.each_replica
     ]
     number = np.arange(len(demand))
     if rule.span == "run":

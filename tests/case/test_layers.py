@@ -9,6 +9,9 @@ from mfabric_jax import policies
 from mfabric_jax.case import Case, cases, load, presets
 from mfabric_jax.case.layers import SettingsLayer, file_layers, layers_of, merge_layers, preset_layers
 from mfabric_jax.case.paths import flat, read_statement, settings
+from mfabric_jax.commands.help import of_cases
+from mfabric_jax.commands.show import Options
+from mfabric_jax.commands.words import read
 from tests.docs_reference import MADE, PART, made_again
 from tests.docs_tables import ROOT
 
@@ -175,3 +178,17 @@ def test_files_that_a_case_file_names_lie_beside_it_or_in_the_working_folder(tmp
     monkeypatch.chdir(folder)
     policies.allow_code("code.py")
     assert file_layers("case.json")[0].stated == stated
+
+
+def test_a_file_that_overrides_another_is_named_once(tmp_path, capsys):
+    first, second, third = (tmp_path / f"{name}.toml" for name in "abc")
+    first.write_text('model.name = "llama-moe"\nnetwork.nic_gbps = 400\njob.parallel.gpus = 256\n')
+    second.write_text('model.name = "qwen-moe"\nnetwork.nic_gbps = 800\njob.parallel.gpus = 256\n')
+    third.write_text("run.seed = 3\n")
+    read("show", [str(first), str(second), str(third)], Options)
+    said = "b.toml overrides a.toml: model.name, network.nic_gbps; files are layers of one case.\n"
+    assert capsys.readouterr().err == said
+    read("show", [str(first), str(third), "--nic-gbps", "100"], Options)  # flags override, as they are meant to
+    assert capsys.readouterr().err == ""
+    assert "several files are layers of one case" in of_cases("show", Options)
+    assert "mfabric buy" in of_cases("failures", Options, "failures")

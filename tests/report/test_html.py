@@ -256,6 +256,12 @@ def test_assumptions_and_the_command_stand_on_the_page(page):
     assert said["Circuits"] == "chosen by greedy, 25 ms each"
     assert said["Network"] == "NICs of 100, 200, 400 and 800 Gbps, 1 us a link"
     assert said["Failures"] == "Nothing fails in these rows."
+    resolved |= {"failures.rates": "own/r.toml", "failures.checkpoint_interval_s": 3600.0, "failures.restart_s": 600.0}
+    rates = {"own/r.toml": {"gpu": 20.0, "optical-nic": 0.3}}
+    said = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", page(rows, {"resolved": resolved, "rates": rates})))
+    assert said["Failures"] == (
+        "r.toml, per million hours of a part: gpu 20, optical-nic 0.3; checkpoint every 60 min, restart 10 min"
+    )
     assert "mfabric report &#x27;my rows.csv&#x27; --out page.html</code>" in text
     head = plain_words(text.partition("</section>")[0])
     errors = errors_by_gpu()["H100-SXM"]

@@ -28,14 +28,14 @@ from mfabric_jax.apps.failures.failure_rows import (
 from mfabric_jax.case import Case, Cases, cases
 from mfabric_jax.checks import InputError, names
 from mfabric_jax.evaluate.arranged import seconds_now
-from mfabric_jax.evaluate.demands import BetweenServers
 from mfabric_jax.evaluate.links import at_unit_bandwidth, in_phases, steady, with_acks
 from mfabric_jax.evaluate.on_circuits import OnCircuits
 from mfabric_jax.evaluate.problem import Problem, check_dtype, link_group
 from mfabric_jax.evaluate.resolving.limits import check_modelled
 from mfabric_jax.evaluate.resolving.resolve import Resolved, resolve, resolve_without_jax, without_search
+from mfabric_jax.evaluate.rules import TradeOff
 from mfabric_jax.evaluate.solving import problem_at, solve
-from mfabric_jax.fabric import Circuits, Region, degrade
+from mfabric_jax.fabric import Circuits, degrade
 from mfabric_jax.fabric.failures import KINDS, ONE_PLANE, Degraded, absent_kinds
 from mfabric_jax.fabric.registry import no_price
 from mfabric_jax.policies import Policy
@@ -44,15 +44,11 @@ from mfabric_jax.routing import Plan
 from mfabric_jax.routing.fixed import fixed_times_now
 from mfabric_jax.routing.graphs import paths_on_links
 from mfabric_jax.routing.region import relayed_part_times
-from mfabric_jax.support import programs
 from mfabric_jax.support.array_module import put
-from mfabric_jax.support.arrays import group_numbers
 from mfabric_jax.timing import Iteration
 from mfabric_jax.timing.blocks import in_float64
 from mfabric_jax.timing.iteration import FabricRates, iterations_of, walk
 from mfabric_jax.timing.passes import Exchanges, places
-from mfabric_jax.traffic import dispatched_bytes, server_bytes
-from mfabric_jax.traffic.dispatch import even_bytes
 
 NONE_THERE = "its bill has none"
 IDLE = "a GPU's work moves to another domain; with idle GPUs in its own (8 of an NVL72's 72) only the restart is lost"
@@ -304,43 +300,26 @@ def _with_rates(problem: Problem, left: Degraded, carrier: Any) -> Degraded:
 
 def _solve_circuits(problem: Problem, left: Degraded, stage: int) -> Exchanges:
     """The all-to-alls of every stage as if the failure hit it, without traffic inside servers."""
-    settings, job, sent = problem.resolved, problem.workload, problem.selections
+    settings, job = problem.resolved, problem.workload
     share = np.asarray(left.share_of_rank(job.ep, job.ranks_per_server), float)
     relay = int(left.server) if left.relays else None
     policy = settings.circuits_policy()
     if relay is not None:
         policy = functools.partial(_serving_first, policy=policy, server=relay)
-    if left.stays:
-        region: Any = group_numbers(left.group, settings.case.run.dtype)
-        policy = jax.tree_util.Partial(_staying, count=_last_circuits(problem, policy, region, stage))
-    carried = settings.routing if relay is None else functools.partial(relayed_part_times, server=relay)
-    between = BetweenServers(
-        _between(dispatched_bytes(job, sent), share), _between(even_bytes(job, np.dtype(float)), share)
-    )
     costs = problem.costs if problem.weighs else None
-    every = np.arange(len(sent))
-    return OnCircuits(problem, left.group, costs, between, policy, carried).loads(every, 0 * every, None)
+    if left.stays:
+        policy = jax.tree_util.Partial(_staying, count=_last_circuits(problem, left.group, costs, stage))
+    carried = settings.routing if relay is None else functools.partial(relayed_part_times, server=relay)
+    every = np.arange(problem.iterations)
+    return OnCircuits(problem, left.group, costs, share, policy, carried).loads(every, 0 * every, None)
 
 
-def _between(ranks: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Bytes between the remaining servers [.. S S], from bytes between ranks [.. R R]; `share` [R S]: part of each rank
-    on each server."""
-    others = ranks * (1 - np.eye(ranks.shape[-1]))
-    servers = np.einsum("rs,...rq,qt->...st", share, others, share, optimize=True)
-    return servers * (1 - np.eye(servers.shape[-1]))
-
-
-def _last_circuits(problem: Problem, policy: Policy, region: Region, stage: int) -> jax.Array:
-    where, sent = places(problem.workload), problem.own_selections[0]
-    layer, micro_batch = (indices[stage][where.layer[stage] >= 0][-1] for indices in where.pick(*sent.shape[:2]))
-    last = jnp.asarray(sent[layer, micro_batch], problem.resolved.case.run.dtype)
-    demand = server_bytes(dispatched_bytes(problem.workload, last), problem.workload.ranks_per_server)
-    key = jax.random.key_data(jax.random.key(problem.resolved.case.run.seed))
-    return programs.run(_circuits, policy, demand, region, key)
-
-
-def _circuits(policy: Policy, demand, region: Region, key) -> jax.Array:
-    return policy(demand, region, previous=None, key=jax.random.wrap_key_data(key)).circuits.count
+def _last_circuits(problem: Problem, group: Any, costs: TradeOff | None, stage: int) -> jax.Array:
+    """The circuits of a stage after the first iteration of the healthy run."""
+    micro_batch, layer = np.argwhere(places(problem.workload).layer[stage] >= 0)[-1]
+    first = np.zeros(1, int)
+    count: Any = OnCircuits(problem, group, costs).loads(first, first, (stage, micro_batch, layer, 1)).count
+    return jnp.asarray(count[0])
 
 
 def _staying(demand, region, *, previous=None, key=None, count):

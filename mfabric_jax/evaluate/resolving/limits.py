@@ -166,7 +166,7 @@ MODELLED: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {  # values that 
         ("run.replicas", (1,)),
         ("run.sample", (None,)),
         ("circuits.schedule", (NO_SCHEDULE,)),
-        ("circuits.reconfigure", ("on-demand", "reuse", "predict")),
+        ("circuits.reconfigure", ("on-demand", "reuse", "predict", "span")),
         ("circuits.predict.predictor", ("random",)),
         ("circuits.predict.both", (False,)),
         ("circuits.partial", (False,)),

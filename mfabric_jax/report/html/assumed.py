@@ -41,8 +41,7 @@ def assumed_section(rows: Rows, effective: Mapping[str, Any], command: str | Non
         and "failures.rates" in resolved
         and FAILURE not in rows[0]
     ):
-        rates = resolved["failures.rates"]
-        lines.append(("Failures", f"at the rates of {rates}" if rates else "Nothing fails in these rows."))
+        lines.append(("Failures", _failures(resolved, effective) or "Nothing fails in these rows."))
     lines += [("Files", _files(effective))]
     lines += [("Rows", f"{_contents(rows)} {_provenance(rows, effective)}")]
     pairs = (tag("div", tag("dt", words(name)), tag("dd", words(text))) for name, text in lines if text)
@@ -148,6 +147,20 @@ def _own_prices(effective: Mapping[str, Any]) -> list[str]:
         usual = "the usual prices"
         sentences.append(f"Prices of {PurePath(file).name}: {', '.join(each[:_MOST_PRICES]) or usual}{more}.")
     return sentences
+
+
+def _failures(resolved: Mapping[str, Any], effective: Mapping[str, Any]) -> str:
+    """Return the rates of each file of failures, and what a stop costs; empty if nothing fails."""
+    stop = {"checkpoint_interval_s": "checkpoint every {} min", "restart_s": "restart {} min"}
+    known = {words: resolved.get(f"failures.{name}") for name, words in stop.items()}
+    minutes = [words.format(number(each / 60)) for words, each in known.items() if isinstance(each, float | int)]
+    files = []
+    for file, per_million_hours in (effective.get("rates") or {}).items():
+        rates = ", ".join(f"{kind} {number(rate)}" for kind, rate in per_million_hours.items())
+        files.append(f"{PurePath(file).name}, per million hours of a part: {rates}")
+    if not files:
+        return f"at the rates of {rates}" if (rates := resolved["failures.rates"]) else ""
+    return "; ".join([*files, ", ".join(minutes)])
 
 
 def _contents(rows: Rows) -> str:

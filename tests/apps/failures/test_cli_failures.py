@@ -45,7 +45,7 @@ def test_failures(capsys, tmp_path):
         }
         assert row.items() >= (facts | {"published": None}).items()
         assert 0 < row["run_slow_down"] < row["slow_down"] < 0.5  # of two iterations the second suffers
-        printed = line_of(output.out.split("\n\n")[0], row["failure"], "mfabric")
+        printed = line_of(output.out.split("\n\n")[0], row["failure"], "mfabric,", "400", "Gbps")
         np.testing.assert_allclose([float(x) for x in printed[:2]], [row["healthy_s"], row["failed_s"]], rtol=5.1e-3)
         percent = [f"{100 * row[field]:.1f}%" for field in ("slow_down", "run_slow_down")]
         assert percent[0] in printed
@@ -63,13 +63,13 @@ def test_failures(capsys, tmp_path):
 
 def test_a_month_is_one_use_of_nics():
     rows = [
-        {"model": "m", "fabric": "f", "nic_use": use, "failure": kind, "slow_down": 0.1}
+        {"model": "m", "fabric": "f", "nic_gbps": 400.0, "nic_use": use, "failure": kind, "slow_down": 0.1}
         | {"lost_hours_per_month": 2.0, "stopped_hours_per_month": 1.75}
         for use in ("own", "pooled")
         for kind in ("gpu", "link")
     ]
     assert list(month_loss_lines(rows, HOURS)) == [
-        f"m on f, {use} NICs: 4 h of a month lost (0.55%) to 2 kinds of failures: 3.5 h because the job "
+        f"m on f, 400 Gbps, {use} NICs: 4 h of a month lost (0.55%) to 2 kinds of failures: 3.5 h because the job "
         "stops (half a checkpoint interval and the restart), 0.5 h because it runs slower."
         for use in ("own", "pooled")
     ]
@@ -87,7 +87,10 @@ def test_hours_lost_follow_from_the_table_and_what_takes_over_is_said(capsys, tm
         want = row["failures_per_month"] * (row["hours_a_stop"] + slower)
         assert row["lost_hours_per_month"] == pytest.approx(want)
     assert [row["remedy"] for row in rows] == ["spare-server", None]
-    assert "gpu: a spare server takes over (llama-moe on fat-tree, own NICs); failures.gpu_remedy chooses." in printed
+    assert (
+        "gpu: a spare server takes over (llama-moe on fat-tree, 400 Gbps, own NICs); failures.gpu_remedy chooses."
+        in printed
+    )
     for title in ("remedy", "h a stop", "h stopped", "h to repair", "h slower"):
         assert title in printed
 
@@ -109,7 +112,8 @@ def test_a_job_that_waits_for_a_repair_has_hours_and_dollars_and_the_fabrics_are
     assert "h of them waiting for a repair, because nothing takes over" in printed
     assert "$/M tokens, with failures" in printed
     assert (
-        "Cheapest a million tokens with failures: llama-moe on full-mesh, pooled NICs; also if nothing fails" in printed
+        "Cheapest a million tokens with failures: llama-moe on full-mesh, 400 Gbps, pooled NICs; also if nothing fails"
+        in printed
     )
 
 

@@ -1,5 +1,7 @@
 """What breaks on single fabrics: slow-downs, spares and remarks beside the numbers of the healthy cluster."""
 
+import re
+
 import pytest
 
 from mfabric_jax import InputError, cases
@@ -112,6 +114,11 @@ def test_failures_warn_of_the_worst_row_of_a_fabric():
     (words,) = slow_switches(rows, {"mfabric": shared.changes_of(case)})
     assert words.startswith("Warning: on mfabric, mixtral-8x22b")
     assert "keep circuits (--set circuits.reconfigure=span --set circuits.span.length=run)" in words
+    kept = list(failures(case.with_(dict(re.findall(r"--set (\S+?)=(\w+)", words)))))
+    assert not list(slow_switches(kept, {"mfabric": "traffic"})), "its advice can be followed, and helps"
+    for before, after in zip(rows, kept, strict=True):
+        assert after["reconfig_s"] == 0 < before["reconfig_s"]
+        assert after["failed_s"] < before["failed_s"]
     still = [row | {"reconfig_s": 0.0, "healthy_reconfig_s": 0.0} for row in rows]
     assert not list(slow_switches(still, {"mfabric": "traffic"}))
 

@@ -15,6 +15,8 @@ from mfabric_jax.apps.failures import failures
 from mfabric_jax.apps.failures.failure_rows import PUBLISHED
 from mfabric_jax.apps.failures.iterations import failures_of_cases
 from mfabric_jax.evaluate.exchanges import exchanges_between
+from mfabric_jax.evaluate.forecasts import planning_selections
+from mfabric_jax.evaluate.rules import CircuitSpan
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.failures import KINDS, PLANES, Degraded, degrade
@@ -109,15 +111,19 @@ def test_nothing_failed_costs_nothing(monkeypatch):
 FIELDS = ("optical", "electrical", "switch", "new_circuits", "balanced")
 
 
-def test_the_stage_that_is_hit_takes_what_an_iteration_on_what_is_left_takes():
-    one = scenario(base({"network.nics": 8}))
+@pytest.mark.parametrize("span", [None, "stage", "iteration", "run"])
+def test_the_stage_that_is_hit_takes_what_an_iteration_on_what_is_left_takes(span):
+    """With long spans, circuits are planned for what is left from the traffic of the iteration before."""
+    kept = {} if span is None else {"circuits.reconfigure": "span", "circuits.span.length": span}
+    one = scenario(base({"network.nics": 8} | kept))
+    seen = {} if span is None else {"span": CircuitSpan(span, jnp.asarray(planning_selections(one)[:1]))}
     region, (tokens, *_) = group_numbers(one.group, "float64"), np.asarray(one.own_selections, float)
     degree = int(one.group.optical_degree)
 
     def solved(group):
         left = module._solve_circuits(one, Degraded("optical-nic", group, 0), 1)
         given = one.workload, group_numbers(group, "float64"), jnp.asarray(tokens), greedy
-        return left, exchanges_between(*given, acks=one.resolved.carried_by.acks_back)
+        return left, exchanges_between(*given, acks=one.resolved.carried_by.acks_back, **seen)
 
     loads = []
     for less in (0, 1, degree):
@@ -300,7 +306,7 @@ def test_mistakes_get_a_sentence_at_once(monkeypatch):
         ),
         (
             {"circuits.reconfigure": "always"},
-            "circuits.reconfigure must be on-demand or reuse or predict for failures",
+            "circuits.reconfigure must be on-demand or reuse or predict or span for failures",
         ),
         ({"run.replicas": 2}, "run.replicas must be 1 for failures, got 2."),
         ({"circuits.policy": "static"}, "circuits.policy must not be static for failures"),

@@ -256,6 +256,8 @@ def test_the_command_prints_the_answer_and_writes_the_page(tmp_path, capsys):
     assert "<h1>Which network to buy</h1>" in page
     assert page.count("<table") >= 4
     assert "worst failure" in page
+    assert "rates.toml, per million hours of a part: gpu " in page
+    assert "checkpoint every 60 min, restart 10 min" in page
     assert "mixtral-8x7b, sequence 8192: best by dollars a token" in page
     assert len((tmp_path / "rows.csv").read_text("utf-8").splitlines()) == 7
 

@@ -16,6 +16,7 @@ from mfabric_jax.commands.buy_sentences import (
     facts,
     on_circuits,
     on_lost_hours,
+    on_slow_switches,
     purchase,
     sentences,
     together,
@@ -118,6 +119,25 @@ def test_the_network_that_loses_most_hours_has_a_reason():
     assert why({"gpu": gpu}, {"gpu": gpu}) == []
 
 
+def test_hours_that_reconfigurations_take_are_a_warning_with_the_remedy():
+    """Of 3 s more, 2 are reconfigurations: 2/3 of the slower hours."""
+    times = {"healthy_s": 1.0, "failed_s": 4.0, "healthy_reconfig_s": 0.0, "reconfig_s": 2.0}
+    slow = times | {"failure": "optical-nic", "slower_hours_per_month": 3.0}
+    waits = slow | {"failure": "switch", "failed_s": None, "reconfig_s": None}
+
+    def warned(name, *rows):
+        month = SimpleNamespace(rows=rows, lost_h=10.0, first={"fabric": name})
+        return list(on_slow_switches({f"{name}, 400 Gbps": [month] * 2}))
+
+    assert warned("mfabric", slow, waits) == [
+        "Warning: mfabric, 400 Gbps loses 2 of its 10 hours a month to reconfigurations while optical-nic is broken; "
+        "keep circuits (--set circuits.reconfigure=span --set circuits.span.length=run)."
+    ]
+    assert not warned("mfabric", slow | {"slower_hours_per_month": 1.0})  # few hours
+    assert not warned("mfabric", slow | {"healthy_reconfig_s": 2.0})
+    assert not warned("photonic-rails", slow)  # it reconfigures between phases under all settings
+
+
 def test_the_policy_is_named_unless_policies_are_the_networks():
     fabrics = {"network.fabric": ["fat-tree", "mfabric"]}
     usual = cases(Case().with_(JOB), fabrics)
@@ -171,9 +191,12 @@ JOB |= {"job.search": "recipe", "job.parallel.tp": 1, "job.parallel.pp": 1, "job
 
 @pytest.mark.usefixtures("command_line")
 def test_set_ups_are_written_as_cases_beside_the_rows(tmp_path, capsys):
-    settled = cases(Case().with_(JOB), {"job.batch.sequence": [2048, 8192], "network.fabric": ["fat-tree", "torus"]})
+    axes = {"job.batch.sequence": [2048, 8192], "network.fabric": ["fat-tree", "torus"], "network.nic_gbps": [400, 800]}
+    settled = cases(Case().with_(JOB), axes)
     named = jobs_and_networks(settled)
-    _, command = buy._keep_set_ups(settled, named, str(tmp_path / "rows.csv"))
+    _, command = buy._keep_set_ups(settled, named, str(tmp_path / "rows.csv"), settled.varied)
+    for file in (tmp_path / "rows.setups").iterdir():  # also values that are defaults
+        assert axes.keys() <= dict(line.split(" = ") for line in file.read_text("utf-8").splitlines() if line).keys()
     *words, file = command.split()
     assert words == ["mfabric", "failures"]
     assert len(list((tmp_path / "rows.setups").iterdir())) == len(settled)
@@ -182,7 +205,7 @@ def test_set_ups_are_written_as_cases_beside_the_rows(tmp_path, capsys):
     (row,) = simulate(next(iter(settled))).rows()
     assert again["iteration_s"] == pytest.approx(row["iteration_s"], rel=1e-6)
     assert "32 GPUs" in capsys.readouterr().out
-    (line,) = buy._keep_set_ups(settled, named, None)
+    (line,) = buy._keep_set_ups(settled, named, None, settled.varied)
     assert "--out rows.csv also writes case files" in line
 
 
@@ -207,7 +230,7 @@ def test_what_failures_refuse_is_said_before_set_ups_are_searched(tmp_path, caps
         assert "give a .toml or .json file of rates of failures" in capsys.readouterr().err
     rates.write_text(RATES)
     words += "--set", "circuits.reconfigure=on-demand,pays", "--set", "job.recompute=none"
-    refused = "circuits.reconfigure must be on-demand or reuse or predict for failures, got pays"
+    refused = "circuits.reconfigure must be on-demand or reuse or predict or span for failures, got pays"
     for command, network in (("buy", " (network: mfabric, reconfigure pays)"), ("failures", "")):
         assert status(command, *words) == 2
         assert f"{refused}{network}." in " ".join(capsys.readouterr().err.split())
