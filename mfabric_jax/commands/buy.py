@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,12 @@ def run(cases: Cases, options: Options) -> None:
     shared.start_jax(shared.dtype_of(cases), options.device)
     _check_failures(cases)
     open_cases, cases = cases, shared.settle(cases, options.device)
+    from mfabric_jax.apps.failures.failure_rows import HOURS_A_MONTH
     from mfabric_jax.apps.purchase import gpu_quotes, jobs_and_networks, offers_of, turning_points
     from mfabric_jax.evaluate.rows.results import record_of_cases, simulate
+    from mfabric_jax.report.grid import DESIGN
+    from mfabric_jax.report.html.headline import gpus_of
+    from mfabric_jax.report.ranking import MOST_OF_PAGE, equal_times_words, rankings
 
     config, named = record_of_cases(cases) | {"rates": _rates(cases)}, jobs_and_networks(open_cases)
     rows = simulate(cases).rows(progress=True)
@@ -45,43 +49,48 @@ def run(cases: Cases, options: Options) -> None:
     months, unknown = _months(cases, named) if _has_rates(cases) else ([], {})
     rank, failing = functools.partial(offers_of, named), [month and month.usd_with for month in months]
     jobs, offers, others = rank(list(cases), list(map(_if_possible, rows)), failing)
-    larger = _with_larger_switches(cases, rank)
-    by_job = [row | {"model": job} for row, (job, _) in zip(rows, named, strict=True)]  # a ranking is of one job
+    larger = _with_larger_switches(cases, rank, offers)
+    by_job = [  # a ranking is of one job
+        row | {"model": job, DESIGN: network} for row, (job, network) in zip(rows, named, strict=True)
+    ]
     unrated = list(dict.fromkeys(kind for month in months if month for kind in month.without))
     of_networks, is_found = _by_network(named, months), cases is not open_cases
+    quotes = gpu_quotes(cases)
+    gpus = gpus_of(rows, config)
+    ranked = rankings(by_job, config, MOST_OF_PAGE)
+    alike = (equal_times_words(ranking.shown, ranking.column) for ranking in ranked.values())
     remarks = (
-        sentences.sentences(offers, others, unknown, of_networks, is_found),
+        sentences.sentences(offers, others, unknown, of_networks, is_found, gpus),
+        dict.fromkeys(filter(None, alike)),
         sentences.left_out(cases, unrated, larger),
         sentences.on_circuits(cases),
     )
-    on_gpus = sentences.on_gpu_prices(gpu_quotes(cases))
+    on_gpus = sentences.on_gpu_prices(quotes)
     together = sentences.together(offers, jobs, of_networks)
     gpu, makers = _of_network(offers[0].network, named, open_cases)
     facts, bought = sentences.facts(offers[0], jobs, makers), sentences.purchase(offers[0], gpu)
+    beside = [*larger, bought, *sentences.trainings(offers[0], jobs, of_networks, HOURS_A_MONTH)]
     answers: dict[str, list[Any]] = {
         TOGETHER: [*facts, together, *(words for some in remarks for words in some)],
-        PRICES: [*larger, sentences.price_lines(turning_points(offers)), *sentences.on_prices(offers), *on_gpus],
+        PRICES: [sentences.price_lines(turning_points(offers), quotes), *sentences.on_prices(offers), *on_gpus],
     }
     verdict = sentences.verdict(offers)
-    shared.print_conclusions([f"{verdict}.", *larger, bought])
+    shared.print_conclusions([f"{verdict}.", *beside])
     set_ups = []
     if is_found:
         kept = _keep_set_ups(cases, named, options.out, open_cases.varied)
         set_ups = shared.found_lines(open_cases, kept)
-    _print(by_job, config, answers, set_ups)
+    _print(ranked, answers, set_ups)
     if options.page is not None:
-        from mfabric_jax.report import html_report
-
         if is_found:
             answers[shared.FOUND] = shared.found_parts(open_cases)
-        page = {
-            "title": TITLE,
-            "answers": answers,
-            "verdict": verdict,
-            "beside": bought,
-            "command": shared.command_line(),
-        }
-        shared.tell(html_report(by_job, config, options.page, **page))
+        _write_page(options.page, by_job, config, answers, verdict=verdict, beside=beside)
+
+
+def _write_page(path: str, rows: Sequence[Any], config: Any, answers: dict[str, list[Any]], **head: Any) -> None:
+    from mfabric_jax.report import html_report
+
+    shared.tell(html_report(rows, config, path, title=TITLE, answers=answers, command=shared.command_line(), **head))
 
 
 # --------------------------------------------------------------------------------------------------------------- checks
@@ -170,8 +179,11 @@ def _of_network(network: str, named: Sequence[tuple[str, str]], open_cases: Case
     return next(iter(own.values())).server.name, makers
 
 
-def _with_larger_switches(cases: Cases, rank: Any) -> list[str]:
-    """Return the answer with switches of twice the ports; empty if it cannot differ, or if the ports are stated."""
+def _with_larger_switches(cases: Cases, rank: Any, usual: Sequence[Any]) -> list[str]:
+    """Return the answer with switches of twice the ports; empty if it cannot differ, or if the ports are stated.
+
+    `usual`: the offers without them.
+    """
     from mfabric_jax.apps.purchase import with_larger_switches
     from mfabric_jax.evaluate.rows.results import simulate
 
@@ -180,7 +192,7 @@ def _with_larger_switches(cases: Cases, rank: Any) -> list[str]:
         return []
     ports, priced = larger
     _, offers, _ = rank(list(priced), list(map(_if_possible, simulate(priced).rows(progress=True))))
-    return [sentences.on_larger_switches(ports, offers)]
+    return [sentences.on_larger_switches(ports, offers, usual)]
 
 
 def _keep_set_ups(cases: Cases, named: Sequence[tuple[str, str]], out: str | None, varied: Sequence[str]) -> list[str]:
@@ -201,12 +213,11 @@ def _keep_set_ups(cases: Cases, named: Sequence[tuple[str, str]], out: str | Non
     return [f"Each is a case file in {folder} for other commands, such as:", f"mfabric failures {first}"]
 
 
-def _print(by_job: Sequence[Any], config: Any, answers: dict[str, list[Any]], set_ups: Sequence[str]) -> None:
+def _print(ranked: Mapping[str, Any], answers: dict[str, list[Any]], set_ups: Sequence[str]) -> None:
     from mfabric_jax import report
-    from mfabric_jax.report.ranking import MOST_OF_PAGE, rankings
     from mfabric_jax.report.tables import wrap
 
-    for job, ranking in rankings(by_job, config, MOST_OF_PAGE).items():
+    for job, ranking in ranked.items():
         print(f"{job}\n{wrap(ranking.conclusion)}\n\n{report.plain(ranking.lines)}\n")
     for heading, parts in answers.items():
         print(heading)

@@ -1,5 +1,6 @@
 """What `mfabric buy` says: the verdict, the table of all jobs together, and the prices that would change the answer."""
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,6 +11,9 @@ from mfabric_jax.case.paths import POLICY, flat
 from mfabric_jax.case.policies import NO_SCHEDULE
 from mfabric_jax.commands.failures import kinds_words
 
+DAYS, DAYS_BAND = "training_days", ("training_low_days", "training_high_days")
+FASTER, TRY_FASTER = ("joint", "relay"), "--policy greedy,joint --routing relay"  # docs/policies.md
+_MEAN = "mean of jobs"
 SAME = 0.001  # dollars within this fraction are equal
 MANY = 0.1  # of the hours that failures take
 WORDS = {  # of parts of a bill
@@ -45,7 +49,7 @@ def _lost(months: Sequence[Any]) -> dict[str, Any]:
     """Return the hours that failures take of a month, the mean over jobs, and the kind that takes most of them."""
     if not months:
         return {}
-    lines = {"lost h/month": _lost_h(months)}
+    lines = {f"lost h/month, {_MEAN}" if len(months) > 1 else "lost h/month": _lost_h(months)}
     ((kind, lost_h),) = _of_kinds(months, "lost_hours_per_month").most_common(1)
     return lines | ({"worst failure": kind} if lost_h else {})
 
@@ -76,48 +80,61 @@ def _range(offer: Any, column: str, written: Callable[[Any], str]) -> str:
     return " to ".join(dict.fromkeys(map(written, (min(values), max(values)))))
 
 
-def price_lines(turnings: Sequence[Any]) -> list[dict[str, Any]]:
-    from mfabric_jax.report.numerals import number, percent
+def price_lines(turnings: Sequence[Any], quotes: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return a line for every part that is priced: its share, and the prices from which another network is the best.
 
+    `quotes`: prices of GPUs; a threshold of a GPU with a single price is also in dollars.
+    """
+    from mfabric_jax.report.numerals import percent
+
+    names = Counter(quote.name for quote in quotes)
+    usd = {quote.name: quote.usd for quote in quotes if names[quote.name] == 1}
     lines = []
     for turning in turnings:
-        if not (turning.share or turning.below or turning.above):
-            continue
         line: dict[str, Any] = {"price of": WORDS.get(turning.part, turning.part), "share": percent(turning.share)}
         for name, point in (("cheaper", turning.below), ("dearer", turning.above)):
-            line[name] = "no other" if point is None else f"from {number(point[0])} x: {point[1].network}"
+            line[name] = "no other" if point is None else _threshold(point, usd.get(turning.part))
         lines.append(line)
     return lines
 
 
+def _threshold(point: tuple[float, Any], usd: float | None) -> str:
+    from mfabric_jax.report.numerals import number
+
+    factor, offer = point
+    price = "" if usd is None else f" ({float(f'{factor * usd:.3g}'):,.0f} $)"
+    return f"from {number(factor)} x{price}: {offer.network}"
+
+
 # ------------------------------------------------------------------------------------------------------------ sentences
 def sentences(
-    offers: Sequence[Any], others: Sequence[str], unknown: Mapping[str, str], months: Months, is_found: bool
+    offers: Sequence[Any],
+    others: Sequence[str],
+    unknown: Mapping[str, str],
+    months: Months,
+    is_found: bool,
+    gpus: Sequence[str],
 ) -> Iterator[str]:
     """Yield remarks on all jobs together.
 
     - `unknown`: why a network's dollars with failures are unknown; `months`: see `together`.
-    - `is_found`: searches found the set-ups.
+    - `is_found`: searches found the set-ups; `gpus`: GPUs that are for sale.
     """
-    from mfabric_jax.report.numerals import percent
-    from mfabric_jax.report.row_remarks import HELD
-    from mfabric_jax.support.measured_errors import ratio_errors
+    from mfabric_jax.report.row_remarks import errors_words
 
-    best = offers[0]
     yield f"{verdict(offers)}."
     yield from cheapest_of_equal(offers)
-    error = percent(ratio_errors().eight_in_ten)
-    yield f"The model's own error is {error}: 8 in 10 measured ratios of two steps are within."
-    low, high = _band(best)
-    of = ", with the set-ups found, not the maker's" if is_found else ""
-    yield f"All dollars may be {percent(1 - low)} less to {percent(high - 1)} more ({HELD}){of}."
+    yield errors_words(gpus, [row for offer in offers for row in offer.rows])
+    if is_found:
+        yield "Times and dollars are those of the set-ups found, not of the maker's."
     if others:
         lacks = "some job lacks memory, a price or a switch that is fast enough"
         yield f"Not ranked, because {lacks}: {', '.join(others)}."
     yield from _on_failures(offers, unknown)
     yield from on_lost_hours(months)
     yield from on_slow_switches(months)
-    yield "Every job counts alike: its dollars over those of its cheapest network, averaged over jobs."
+    if len(offers[0].rows) > 1:
+        yield "Over best: the mean over jobs of each job's dollars over those of its cheapest network."
 
 
 def _on_failures(offers: Sequence[Any], unknown: Mapping[str, str]) -> Iterator[str]:
@@ -148,12 +165,13 @@ def on_lost_hours(months: Months) -> Iterator[str]:
     more = _of_kinds(months[most], "lost_hours_per_month")
     more.subtract(_of_kinds(months[least], "lost_hours_per_month"))
     ((kind, _),) = more.most_common(1)
-    why = _why_more(kind, months[most], months[least], least)
-    hours = f"{number(lost[most])} a month, {least} {number(lost[least])}"
-    yield f"{most} loses most hours to failures ({hours}), mainly to {kind}: {why}."
+    mean = f" ({_MEAN})" if len(months[most]) > 1 else ""
+    hours = f"{most} loses {number(lost[most])} h a month to failures, {least} {number(lost[least])} h{mean}"
+    why = _why_more(kind, months[most], months[least], most, least)
+    yield f"{hours}. The difference is mainly {kind} failures: {why}."
 
 
-def _why_more(kind: str, own: Sequence[Any], other: Sequence[Any], least: str) -> str:
+def _why_more(kind: str, own: Sequence[Any], other: Sequence[Any], most: str, least: str) -> str:
     """Return why a kind of failure takes more hours of `own` months: more parts, longer stops or slower steps."""
     from mfabric_jax.report.numerals import number
 
@@ -165,12 +183,13 @@ def _why_more(kind: str, own: Sequence[Any], other: Sequence[Any], least: str) -
 
     (fails, stops, slows), (fails_there, stops_there, slows_there) = of(own), of(other)
     if not fails_there:
-        return f"{number(fails)} failures a month, {least} none"
+        return f"{most} has {number(fails)} a month, {least} none"
     often, longer, slower = fails - fails_there, stops - stops_there, slows - slows_there
+    there = f", on {least} {number(slows_there)} h" if slows_there else ""
     hours = {  # that each reason adds
-        f"{number(fails)} failures a month, not {number(fails_there)}": often * (stops_there + slows_there),
-        f"each stops the job for {number(stops)} h, not {number(stops_there)}": fails * longer,
-        f"each costs {number(slows)} h by slower steps, not {number(slows_there)}": fails * slower,
+        f"{most} has {number(fails)} a month, {least} {number(fails_there)}": often * (stops_there + slows_there),
+        f"each stops the job for {number(stops)} h, on {least} for {number(stops_there)} h": fails * longer,
+        f"after each the job runs slower until the repair, which costs {number(slows)} h{there}": fails * slower,
     }
     return max(hours, key=lambda reason: hours[reason])
 
@@ -202,34 +221,54 @@ def _reconfiguration_h(row: Mapping[str, Any]) -> float:
 
 def purchase(best: Any, gpu: str) -> str:
     """Return what is bought and what it costs, in a sentence. `gpu`: the GPUs of the best network."""
-    from mfabric_jax.report.numerals import number, usable
+    from mfabric_jax.report.numerals import number
 
     gpus, an_hour = _range(best, "gpus", "{:,}".format), _range(best, "usd_per_gpu_hour", number)
-    bought = f"{best.network}: {gpus} {gpu}, {_millions(best, 'cluster_cost_usd')} M$ to buy, {an_hour} $/GPU-hour"
-    days, usd = ([usable(row[f"training_{name}"]) for row in best.rows] for name in ("days", "usd"))
-    if None in days:
-        return f"{bought}."
-    takes = f"{'the' if len(days) == 1 else 'a'} training takes {_range(best, 'training_days', number)} days"
-    costs = "" if None in usd else f" and costs {_millions(best, 'training_usd')} M$"
-    return f"{bought}; {takes}{costs}."
+    return f"{best.network}: {gpus} {gpu}, {_millions(best, 'cluster_cost_usd')} M$ to buy, {an_hour} $/GPU-hour."
 
 
-def facts(best: Any, jobs: Sequence[str], makers: Mapping[str, float]) -> Iterator[str]:
-    """Yield how long each of several jobs takes on the best network, and how long with the maker's set-up.
+def trainings(best: Any, jobs: Sequence[str], months: Months, month_h: float) -> Iterator[str]:
+    """Yield how long each job takes on the best network and what it costs, without failures and with them.
 
-    `makers`: by job, seconds with the maker's set-up over those with the set-up found.
+    `month_h`: hours of a month.
     """
     from mfabric_jax.report.numerals import millions, number, usable
 
+    for job, row, month in itertools.zip_longest(jobs, best.rows, months.get(best.network, ())):
+        days, usd, *ends = (usable(row.get(name)) for name in (DAYS, "training_usd", *DAYS_BAND))
+        if days is None:
+            continue
+        band = "" if None in ends or ends[0] == ends[1] else f" ({' to '.join(map(number, ends))})"
+        costs = "" if usd is None else f", {number(millions(usd))} M$"
+        failing = "" if month is None else _with_failures(days, usd, month, month_h)
+        yield f"{job}: {number(days)} days{band}{costs} if nothing fails{failing}."
+
+
+def _with_failures(days: float, usd: float | None, month: Any, month_h: float) -> str:
+    """Return the days and dollars of a training with failures, and what its spares cost to buy."""
+    from mfabric_jax.report.numerals import millions, number
+
+    if month.usd_with is None:
+        return ""
+    takes = f"; with failures {number(days / (1 - month.lost_h / month_h))} days"
+    costs = "" if usd is None else f", {number(millions(usd * month.usd_with / month.usd))} M$"
+    spares = max(row["spare_usd"] or 0.0 for row in month.rows)
+    spares += sum(row["spare_part_usd"] or 0.0 for row in month.rows)
+    return takes + costs + (f"; spares {number(millions(spares))} M$ to buy" if spares else "")
+
+
+def facts(best: Any, jobs: Sequence[str], makers: Mapping[str, float]) -> Iterator[str]:
+    """Yield how long jobs take on the best network with the maker's set-up.
+
+    `makers`: by job, seconds with the maker's set-up over those with the set-up found.
+    """
+    from mfabric_jax.report.numerals import number, usable
+
     for job, row in zip(jobs, best.rows, strict=True):
-        days, usd = usable(row["training_days"]), usable(row["training_usd"])
-        costs = "" if usd is None else f" and costs {number(millions(usd))} M$"
-        parts = [] if days is None or len(jobs) == 1 else [f"the training takes {number(days)} days{costs}"]
         if ratio := makers.get(job):
+            days = usable(row[DAYS])
             longer = "" if days is None else f": {number(ratio * days)} days"
-            parts.append(f"with the maker's set-up {number(ratio)} times as long{longer}")
-        if parts:
-            yield f"{job}: {'; '.join(parts)}."
+            yield f"{job}: with the maker's set-up {number(ratio)} times as long{longer}."
 
 
 def on_circuits(cases: Cases) -> Iterator[str]:
@@ -240,11 +279,13 @@ def on_circuits(cases: Cases) -> Iterator[str]:
     by_policy = [case for case in every if case.circuits.schedule == NO_SCHEDULE]
     if POLICY in cases.varied or not by_policy:
         return
+    if all((case.circuits.policy, case.circuits.routing) == FASTER for case in by_policy):
+        return
     fabrics = dict.fromkeys(case.network.fabric for case in by_policy)
     policies = dict.fromkeys(resolve_without_jax(case).policy_name for case in by_policy)
     usual = "" if POLICY in cases.stated else " (the default)"
     chosen = f"{' and '.join(policies)}{usual} chooses the circuits of {' and '.join(fabrics)}"
-    yield f"{chosen}; --policy NAME,NAME compares policies as networks."
+    yield f"{chosen}; {FASTER[0]} with {FASTER[1]} routing is often faster: add {TRY_FASTER}."
 
 
 def left_out(cases: Cases, unrated: Sequence[str], larger: Sequence[str]) -> Iterator[str]:
@@ -259,16 +300,12 @@ def left_out(cases: Cases, unrated: Sequence[str], larger: Sequence[str]) -> Ite
         yield words
 
 
-def _band(offer: Any) -> tuple[float, float]:
-    """Return the widest band of an offer's seconds, over the predicted ones."""
-    ends = [(row["low_s"] / row["iteration_s"], row["high_s"] / row["iteration_s"]) for row in offer.rows]
-    return min(low for low, _ in ends), max(high for _, high in ends)
-
-
-def on_larger_switches(ports: int, offers: Sequence[Any]) -> str:
-    """Return the answer with switches of twice the ports."""
-    what = f"With {ports}-port switches at the same dollars a port"
-    return f"{what}: {verdict(offers)}. State network.radix as your vendor's switches have it."
+def on_larger_switches(ports: int, offers: Sequence[Any], usual: Sequence[Any]) -> str:
+    """Return the answer with switches of twice the ports. `usual`: the offers without them."""
+    same = {offer.network for offer in _equal(offers)} == {offer.network for offer in _equal(usual)}
+    decides = f"Switch ports {'do not ' if same else ''}decide"
+    with_more = f"with {ports} a switch at the same dollars a port, {verdict(offers)}"
+    return f"{decides}: {with_more}. State network.radix as your vendor's switches have it."
 
 
 def on_gpu_prices(quotes: Sequence[Any]) -> Iterator[str]:

@@ -140,7 +140,7 @@ def found_parts(cases: Cases) -> list[Any]:
     also = [path for path in cases.varied if path not in (*_OF_FOUND, *inside)]
     rows, networks = [], {}
     for case, searched in findings(cases):
-        over = {"fat-tree's": searched.one_s, "recipe": searched.recipe_s}
+        over = {OF_TREE: searched.one_s, OF_MAKER: searched.recipe_s}
         where = {"model": case.model.name, "fabric": case.network.fabric, "Gbps": case.network.nic_gbps}
         where |= {setting_name(path): flat(case).get(path) for path in also}
         ratios = {name: None if seconds is None else seconds / searched.seconds for name, seconds in over.items()}
@@ -148,17 +148,29 @@ def found_parts(cases: Cases) -> list[Any]:
         differ = "".join(f", {name} {where[name]}" for name in map(setting_name, also) if where[name] is not None)
         of_model = networks.setdefault((case.model.name, searched.best.words), [])
         of_model.append(f"{case.network.fabric} {case.network.nic_gbps:g} Gbps{differ}")
-    same = len({row["model"] for row in rows}) == 1
-    shown = [{name: value for name, value in row.items() if name != "model" or not same} for row in rows]
     words = [f"{model} on {'; '.join(where)}: {words}" for (model, words), where in networks.items()]
-    return [_ON_FOUND, shown, *words]
+    return [_ON_FOUND, rows, *words, *_not_searched(cases)]
+
+
+def _not_searched(cases: Cases) -> list[str]:
+    """Return a sentence for every model whose set-up no search finds."""
+    from mfabric_jax.evaluate.resolving.resolve import is_open, resolve_without_jax
+
+    every = [resolve_without_jax(block.case) for block in cases.blocks if not is_open(block.case)]
+    how = "; --set job.search=each searches for a better one"
+    whose = {each.case.model.name: f"the maker's, {each.recipe}{how}" for each in every if each.recipe != "none"}
+    return [
+        f"{each}: not searched, the set-up is {whose.get(each, 'as stated')}."
+        for each in dict.fromkeys(e.case.model.name for e in every)
+    ]
 
 
 FOUND = "Set-ups found"
 _OF_FOUND = ("model.name", "network.fabric", "network.nic_gbps")  # settings that every line of set-ups has
+OF_TREE, OF_MAKER = "fat-tree's, x", "maker's, x"
 _ON_FOUND = (
-    "fat-tree's, recipe: seconds with the best set-up of a non-blocking fat-tree and with the maker's, over those of "
-    "the set-up found."
+    "s: seconds of a step with the set-up found. x: times as long with the best set-up of a non-blocking fat-tree, or "
+    "with the maker's."
 )
 _TO_USE = "To use a set-up in other commands: mfabric setup ... --out case.toml."
 

@@ -103,7 +103,8 @@ def _setting(path: str, cases: Cases, values: Mapping[str, Any], why: Mapping[st
     if isinstance(value, _Open):
         return f"# {path} is auto: {', '.join(map(_value, value.values))}"
     worked_out = path in why and value != stated
-    return _line(path, value, f"auto: {why[path]}" if worked_out else cases.sources.get(path, DEFAULT))
+    unless = f"{DEFAULT}, which variants replace" if path in _of_variants(cases) else DEFAULT
+    return _line(path, value, f"auto: {why[path]}" if worked_out else cases.sources.get(path, unless))
 
 
 def _beside(cases: Cases) -> Iterator[str]:

@@ -24,6 +24,7 @@ DETAIL_GBPS = 400
 _PLACE = ("model", "fabric", "nic_gbps")
 VARIANT = "variant"
 GPU = "gpu.name"  # a column only if rows differ in it
+DESIGN = "design"  # a column that names designs; without it, their settings do
 GRAPH_FILE = "network.graph"
 SEED = "run.seed"
 OF_POLICY = "circuits.policy."  # settings that policy names already show
@@ -35,6 +36,7 @@ USUAL = (TIME, "seconds")  # the default result of a row
 _RESULTS = (*USUAL, "slow_down")  # the first of these columns that a row has is its result
 _INDICES = ("seed", "sample", "instance", "record", "layer", "iteration")
 _FOLLOWS = (  # follow from settings
+    DESIGN,
     *("memory_gb", "gpu_memory_gb", "fits", "framework_runs", "region_servers", "achieved_over_peak"),
 )
 COUNTERS = (*_INDICES, NUMBER)

@@ -152,6 +152,11 @@ class Design(NamedTuple):
         return ", ".join(filter(None, (self.network, self.settings.get(GPU))))
 
     @property
+    def stated_name(self) -> str | None:
+        """The name that rows state."""
+        return self.rows[0].get(grid.DESIGN) if self.rows else None
+
+    @property
     def choice(self) -> str:
         others = {k: v for k, v in self.settings.items() if k not in ("fabric", "ocs", GBPS) and v not in _NO}
         gbps = self.settings.get(GBPS)
@@ -160,7 +165,7 @@ class Design(NamedTuple):
         return ", ".join([*words, *named])
 
     def __str__(self):
-        return ", ".join(filter(None, (self.network, self.choice)))
+        return self.stated_name or ", ".join(filter(None, (self.network, self.choice)))
 
 
 class Ranking(NamedTuple):
@@ -329,6 +334,16 @@ def _conclusion(shown: Sequence[Design], column: str) -> str:
     if others:
         return f"Best by {what}: {best}. Next is {others[0]}, {over[0]}, outside the error."
     return f"Best by {what}: {best}."
+
+
+def equal_times_words(shown: Sequence[Design], column: str) -> str | None:
+    """Return why the ranges of designs as fast as the best lack the model's own error; None without such ranges."""
+    behind = [(design, design.over(shown[0], column)) for design in shown[1:]]
+    named = [str(design) for design, over in behind if len(set(over.by[MODEL])) == 1 and not over.is_none]
+    if not named:
+        return None
+    why = "their times are equal, so the model's own error cancels, and quoted prices alone make the range"
+    return f"{'; '.join(named)} and {shown[0]}: {why}."
 
 
 def _doubts(shown: Sequence[Design], column: str) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """Remarks on rows: their jobs, and conspicuous results, mostly of optical switches."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -8,8 +9,14 @@ from mfabric_jax.report import grid, numerals
 from mfabric_jax.report.grid import Rows, group_rows
 from mfabric_jax.report.numerals import number, percent, usable
 from mfabric_jax.report.ranking import above_peak
-from mfabric_jax.support.bands import OF_KERNELS
-from mfabric_jax.support.measured_errors import StepErrors, date_of_errors, errors_by_gpu
+from mfabric_jax.support.bands import HIGH, LOW, OF_KERNELS
+from mfabric_jax.support.measured_errors import (
+    StepErrors,
+    date_of_errors,
+    errors_by_gpu,
+    measured_steps,
+    ratio_errors,
+)
 from mfabric_jax.workload.parallel import region_remark
 
 TIME, RECONFIG, CHANGES, OVER = "iteration_s", "reconfig_s", "circuit_changes", "reconfigurations_over_allowed"
@@ -97,12 +104,33 @@ def _distance_words(errors: StepErrors) -> str:
     return f"are {mean} {side} measured steps on average ({errors.steps} steps), {at_worst}"
 
 
-def error_words(errors: StepErrors) -> str:
-    """Return the errors as part of a sentence on predicted times."""
-    mean, worst = (f"{percent(abs(e))} {'less' if e < 0 else 'more'}" for e in (errors.mean, errors.worst))
-    if errors.steps == 1:
-        return f"{mean} than the one step measured"
-    return f"{mean} on average over {errors.steps} steps, {worst} at worst"
+def errors_words(gpus: Iterable[str], rows: Rows) -> str:
+    """Return how far a time may be off, with the measured steps of some GPUs, and how far a comparison.
+
+    `rows`: their widest band is that of a time.
+    """
+    bands = [(row.get(LOW), row[TIME], row.get(HIGH)) for row in rows if usable(row.get(TIME))]
+    ends = [(low / seconds, high / seconds) for low, seconds, high in bands if low and high and low < high]
+    steps = "; ".join(map(_steps_words, dict.fromkeys(gpus)))
+    sentence = f"{steps[:1].upper()}{steps[1:]}."
+    if ends:
+        low, high = min(low for low, _ in ends), max(high for _, high in ends)
+        may = f"A time, and its dollars, may be {percent(1 - low)} less to {percent(high - 1)} more than predicted"
+        sentence = f"{may} ({HELD}; {steps})."
+    ratio = percent(ratio_errors().eight_in_ten)
+    return f"{sentence} A comparison of two designs errs less: 8 of 10 measured ratios of two steps are within {ratio}."
+
+
+def _steps_words(gpu: str) -> str:
+    """Return how long the measured steps of a GPU took, over what is predicted."""
+    ratios = [step.ratio for step in measured_steps().values() if step.gpu == gpu]
+    if not ratios:
+        return f"no step of {gpu} was measured"
+    over = math.fsum(ratios) / len(ratios) - 1
+    longer = f"took {percent(abs(over))} {'longer' if over > 0 else 'less'} than predicted"
+    if len(ratios) == 1:
+        return f"the one {gpu} step measured {longer}"
+    return f"{len(ratios)} {gpu} steps {longer} on average"
 
 
 def _may_be(row: Row, resolved: Mapping[str, Any], path: str, value: str | None) -> bool:
@@ -132,7 +160,7 @@ def job_words(rows: Rows) -> list[str]:
     computed, sent = (_values(rows, name) for name in ("compute_precision", "precision"))
     words = [f"{gpus} GPUs{product}"] if gpus else []
     if (recipe := _values(rows, "recipe")) not in ("", "none"):
-        words.append(f"set up as in {recipe} (model.recipe none switches that off)")
+        words.append(f"settings of the maker: {recipe} (--set model.recipe=none drops them)")
     if regions := _values(rows, "region_servers"):
         words.append(f"regions of {regions} server{'' if regions == '1' else 's'}")
     words += [f"{batches} micro-batches{of}"] if batches else []

@@ -152,3 +152,16 @@ def test_one_flag_may_have_two_spellings():
         "layer,expert"
     )
     assert refused(cases_of, "--set model=llama-moe --model qwen-moe").startswith("model.name is stated twice")
+
+
+def test_a_default_that_variants_replace_says_so(tmp_path):
+    file = tmp_path / "case.toml"
+    words = "network.fabric = 'torus'\n"
+    words += "".join(
+        f"[[variants]]\nname = '{name}'\nmodel.name = '{name}'\n" for name in ("deepseek-v3", "mixtral-8x22b")
+    )
+    file.write_text(words)
+    said = {line.partition(" = ")[0]: line.partition(" # ")[2] for line in show.as_toml(cases_of(str(file)))}
+    assert said["network.fabric"] != "default"
+    lines = [line for line in show.as_toml(cases_of(str(file))) if line.startswith("model.name")]
+    assert lines[0].endswith("# default, which variants replace")

@@ -12,7 +12,7 @@ import pytest
 from mfabric_jax import report
 from mfabric_jax.report.html.axis import axis_of
 from mfabric_jax.report.numerals import number
-from mfabric_jax.support.measured_errors import errors_by_gpu, ratio_errors
+from mfabric_jax.support.measured_errors import ratio_errors
 from tests.report import synthetic
 
 EFFECTIVE = {"version": "0.1.0", "commit": "0123456789abcdef+changes", "device": "cpu: cpu", "dtype": "float32"}
@@ -120,6 +120,27 @@ PARTS = ["Ranking", "Set-up", "Where the time goes", "Cost", "What would change 
 
 def priced(**more):
     return synthetic.whole_clusters(synthetic.rows(models=("llama-moe",), **more))
+
+
+def test_equal_designs_have_marks_of_their_own_in_small_charts_and_the_key(page):
+    """Two equal designs share a grey."""
+    first, *_ = priced(bandwidths=(400,), fabrics=("fat-tree",))
+    rows = [
+        first | {"fabric": name, "nic_gbps": gbps, "usd_per_million_tokens": 0.2 + gbps / 1e6}
+        for name in ("fat-tree", "rail-optimized")
+        for gbps in (400, 800)
+    ]
+    text = page(rows)
+    drawn = charts(text, "part")["What would change the order"]
+    key = re.search('<p class="numbers">.*?</p>', drawn)[0]
+    assert re.findall('href="#m([0-9])"', key) == ["0", "1"]
+    assert set(re.findall('href="#m([0-9])"', drawn.replace(key, ""))) == {"0", "1"}
+
+
+def test_a_single_own_price_differs(page):
+    rows = priced()
+    effective = {"resolved": {}, "own_prices": {"own.toml": {"gpus.H100-SXM.usd": [1, 2]}}}
+    assert "1 price differs from the usual." in page(rows, effective)
 
 
 def test_equal_designs_stand_under_a_heading_and_the_others_are_outside(page):
@@ -264,8 +285,10 @@ def test_assumptions_and_the_command_stand_on_the_page(page):
     )
     assert "mfabric report &#x27;my rows.csv&#x27; --out page.html</code>" in text
     head = plain_words(text.partition("</section>")[0])
-    errors = errors_by_gpu()["H100-SXM"]
-    assert f"The model's own error on H100-SXM{errors.mean:+.1%}" in head
+    comparison = f"{ratio_errors().eight_in_ten:.1%}"
+    assert f"The model's own error on H100-SXM{comparison} between designs" in head
+    assert "H100-SXM steps took " in head
+    assert f"8 of 10 measured ratios of two steps are within {comparison}." in head
     assert "Prices ofnetwork 2025, GPU November 2026" in head  # parts.toml, by hand
 
 

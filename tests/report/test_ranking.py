@@ -5,7 +5,7 @@ import re
 import pytest
 
 from mfabric_jax.report import comparison, html_report
-from mfabric_jax.report.ranking import MOST, designs, not_ranked, rankings
+from mfabric_jax.report.ranking import MOST, designs, equal_times_words, not_ranked, rankings
 from mfabric_jax.support.measured_errors import ratio_errors
 from tests.report import synthetic
 
@@ -29,6 +29,26 @@ ROWS = [
     row("mfabric", "rotornet", 400.0, 6, None, 8.0),
     row("torus", "none", 400.0, None, 0.2, 30.0, fits=False),
 ]
+
+
+def test_ranges_without_the_models_error_say_why():
+    quotes = {"low_gpus_usd": 0.4, "high_gpus_usd": 0.6}
+    first = row("rail-only", "none", 400.0, None, 0.5, 20.0, **quotes)
+    dear = row("fat-tree", "none", 400.0, None, 0.55, 20.0, low_gpus_usd=0.46, high_gpus_usd=0.65)
+    (ranking,) = rankings([first, dear], {}).values()
+    assert equal_times_words(ranking.shown, ranking.column) == (
+        "fat-tree, 400 Gbps and rail-only, 400 Gbps: their times are equal, so the model's own error cancels, and "
+        "quoted prices alone make the range."
+    )
+    slower = dear | {"iteration_s": 21.0}
+    (ranking,) = rankings([first, slower], {}).values()
+    assert equal_times_words(ranking.shown, ranking.column) is None
+
+
+def test_rows_may_name_their_designs():
+    named = [each | {"design": f"offer {number}"} for number, each in enumerate(ROWS[:2])]
+    (ranking,) = rankings(named, {}).values()
+    assert [line["design"] for line in ranking.lines] == ["offer 0", "offer 1"]
 
 
 def test_the_cheapest_tokens_win_and_what_cannot_be_is_not_counted():

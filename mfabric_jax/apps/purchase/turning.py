@@ -28,11 +28,11 @@ class Turning(NamedTuple):
 
 
 def turning_points(offers: Sequence[Offer]) -> list[Turning]:
-    """Return what the price of each part decides, the largest share of the best offer first.
+    """Return what the price of each part of any offer decides, the largest share of the best offer first.
 
     `offers`: the best first. Times and failures do not depend on prices.
     """
-    parts = dict.fromkeys(part for offer in offers for each in offer.usd_of for part in each)
+    parts = dict.fromkeys(part for offer in offers for each in offer.usd_of for part, usd in each.items() if usd)
     return sorted((_turning(part, offers) for part in parts), key=lambda turning: -turning.share)
 
 

@@ -63,7 +63,7 @@ ELECTRICAL_SHARE = 4  # mfabric: one in 4 NICs of a server is on the tree (2 of 
 BATCH = GLOBAL, MICRO_BATCHES, PER_STAGE, BUBBLE = EITHER[0]
 DEGREE = "network.mfabric.optical_degree"
 USUAL_SEARCH = "each"
-OTHER_DEGREES = ", other degrees"
+OTHER_DEGREES = ", but other degrees"
 TP_REDUCES = "job.parallel.tp_reduces"  # follows from the set-up
 NODE_LIMIT = "job.per-server.node_limit"
 FIT = ("job.recompute", "fit")  # counts as open: a recipe may replace it

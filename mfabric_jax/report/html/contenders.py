@@ -11,6 +11,7 @@ from mfabric_jax.report.row_remarks import MILLION
 from mfabric_jax.report.served import LOAD_USD, is_served
 
 BEST, EQUAL, BEHIND = "best", "equal", "behind"
+MARKERS = "osv^DPXh<>"  # of designs, by number: equal designs share a colour
 COLOURS = {BEST: style.BEST, EQUAL: style.EQUAL, BEHIND: style.BEHIND}
 
 
@@ -44,7 +45,9 @@ class Contender(NamedTuple):
 
     @property
     def look(self) -> style.Look:
-        return style.Look(f"{self.number} {self.name}", COLOURS[self.verdict])
+        return style.Look(
+            f"{self.number} {self.name}", COLOURS[self.verdict], MARKERS[(self.number - 1) % len(MARKERS)]
+        )
 
     @property
     def badge(self) -> str:
@@ -69,7 +72,7 @@ def contenders(ranking: Ranking) -> list[Contender]:
     pairs = list(zip(ranking.shown, equal, strict=True))
     ordered = sorted(pairs, key=lambda pair: not pair[1]) if equal[0] else pairs
     value, kinds = VALUES[ranking.column], [design.kind for design in ranking.shown]
-    named = all(kinds) and len(set(kinds)) == len(kinds)
+    named = all(kinds) and len(set(kinds)) == len(kinds) and not best.stated_name
     return [
         Contender(
             count,

@@ -39,6 +39,11 @@ def marker(look: style.Look, x: str, y: str) -> str:
     return tag("use", href=f"#m{shape}", x=x, y=y, style=paint)
 
 
+def sign(look: style.Look) -> str:
+    """Return the marker of a look, for a key."""
+    return tag("svg", marker(look, "7", "7"), width=14, height=14, aria_hidden="true")
+
+
 def curves_figure(panel: Panel, labels: Mapping[style.Look, str] | None = None) -> str:
     """Return a figure of a panel. `labels`: short texts at the ends of curves, by look."""
     panel = drawable_panel(panel)

@@ -12,10 +12,10 @@ from mfabric_jax.report.html.markup import join_names, small_table, tag, words
 from mfabric_jax.report.html.served_facts import pools_words, served_facts
 from mfabric_jax.report.numerals import count_phrase, number, percent
 from mfabric_jax.report.ranking import Ranking
-from mfabric_jax.report.row_remarks import band_words, error_words
+from mfabric_jax.report.row_remarks import band_words, errors_words
 from mfabric_jax.report.served import LOAD_USD, arrival_words, is_served, verdict_without
 from mfabric_jax.support.bands import HIGH, LOW
-from mfabric_jax.support.measured_errors import date_of_errors, errors_by_gpu, ratio_errors
+from mfabric_jax.support.measured_errors import date_of_errors, ratio_errors
 
 Fact = tuple[str, str, str]  # what, its value, and a sentence
 _WINS = {LOAD_USD: "costs least", TOKEN_USD: "costs least", WORTH: "does most for a dollar of the network"}
@@ -31,9 +31,9 @@ def headline(
     rows: Rows,
     effective: Mapping[str, Any],
     verdict: str | None,
-    sentence: str | None = None,
+    sentences: Sequence[str] = (),
 ) -> str:
-    """Return the verdict, a sentence below it and its facts as HTML; "" if nothing is ranked or given."""
+    """Return the verdict, sentences below it and its facts as HTML; "" if nothing is ranked or given."""
     ranked = {model: ranking for model, ranking in rankings.items() if ranking.shown}
     if not ranked:
         verdict = verdict or verdict_without(rows)
@@ -53,7 +53,7 @@ def headline(
         for name, value, sentence in filter(None, facts)
     )
     head = tag("p", words(written), class_="verdict")
-    head += tag("p", words(sentence), class_="conclusion") if sentence else ""
+    head += "".join(tag("p", words(sentence), class_="conclusion") for sentence in sentences)
     return "\n" + tag("section", head, beside, tag("dl", *cards, class_="facts"), class_="headline") + "\n"
 
 
@@ -168,22 +168,12 @@ def _band(best: Contender, column: str) -> Fact | None:
 
 
 def _model_error(rows: Rows, effective: Mapping[str, Any]) -> Fact | None:
-    gpus, known = gpus_of(rows, effective), errors_by_gpu()
+    gpus = gpus_of(rows, effective)
     if not gpus:
         return None
-    ratio = f"Of ratios of two steps, 8 in 10 are within {percent(ratio_errors().eight_in_ten)}. {date_of_errors()}."
-    if len(gpus) > 1:
-        each = "; ".join(f"{gpu} {percent(known[gpu].mean, True)}" for gpu in gpus if gpu in known)
-        return (
-            "The model's own error",
-            percent(ratio_errors().eight_in_ten),
-            f"{each or 'No step was measured'}. {ratio}",
-        )
-    (gpu,) = gpus
-    if gpu not in known:
-        return f"The model's own error on {gpu}", "unknown", f"No step of it was measured. {ratio}"
-    sentence = f"Predicted {error_words(known[gpu])}. {ratio}"
-    return f"The model's own error on {gpu}", percent(known[gpu].mean, signed=True), sentence
+    of = f" on {gpus[0]}" if len(gpus) == 1 else ""
+    value = f"{percent(ratio_errors().eight_in_ten)} between designs"
+    return f"The model's own error{of}", value, f"{errors_words(gpus, rows)} {date_of_errors()}."
 
 
 def gpus_of(rows: Rows, effective: Mapping[str, Any]) -> list[str]:
@@ -202,7 +192,11 @@ def _prices(rows: Rows, effective: Mapping[str, Any]) -> Fact | None:
     if own := effective.get("own_prices"):
         names = join_names([PurePath(file).name for file in own])
         changed = sum(map(len, own.values()))
-        return "Prices", names, f"{count_phrase(changed, 'price')} differ from the usual ones."
+        return (
+            "Prices",
+            names,
+            f"{count_phrase(changed, 'price')} {'differs' if changed == 1 else 'differ'} from the usual.",
+        )
     table, gpus = package_table(), gpus_of(rows, effective)
     sources = [f"{gpu}: {table['gpus'][gpu]['source']}" for gpu in gpus if gpu in table["gpus"]]
     network = table["source"]["switch_port"]

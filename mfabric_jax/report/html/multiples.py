@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from mfabric_jax.report.charts import Curve, Panel
 from mfabric_jax.report.grid import TOKEN_USD, setting_name
 from mfabric_jax.report.html.contenders import VALUES, Contender
-from mfabric_jax.report.html.curves import curves_figure
+from mfabric_jax.report.html.curves import curves_figure, sign
 from mfabric_jax.report.html.markup import tag, words
 from mfabric_jax.report.numerals import number, usable
 from mfabric_jax.report.ranking import Design, Ranking, rank
@@ -25,8 +25,8 @@ def multiples_section(ranking: Ranking, own: Sequence[Contender]) -> str:
     if not panels:
         return ""
     labels = {each.look: str(each.number) for each in own}
-    key = tag("p", *(tag("span", each.badge, words(each.name)) for each in own), class_="numbers")
-    note = "Numbers at the lines are those of the ranking. Each point has the best of all other settings in the rows."
+    key = tag("p", *(tag("span", each.badge, sign(each.look), words(each.name)) for each in own), class_="numbers")
+    note = "Numbers and marks of lines are those of the key. Each point has the best of all other settings in the rows."
     figures = (curves_figure(panel, labels) for panel in panels)
     return tag("p", note, class_="note") + key + tag("div", *figures, class_="panels")
 

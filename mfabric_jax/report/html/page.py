@@ -47,14 +47,14 @@ def html_report(
     title: str | None = None,
     answers: Mapping[str, Sequence[Answer]] | None = None,
     verdict: str | None = None,
-    beside: str | None = None,
+    beside: Sequence[str] = (),
     command: str | None = None,
 ) -> Path:
     """Write an HTML page of any rows and their effective configuration, and return its path.
 
     The write is atomic. The same rows give the same bytes. `pictures`: a folder whose .png and .svg files go into the
     page. `answers`: sentences and tables by heading, below the headline. `verdict`: the headline, instead of that of
-    the ranking; `beside`: a sentence below it. `command`: what makes the page again.
+    the ranking; `beside`: sentences below it. `command`: what makes the page again.
     """
     path = Path(path)
     suffix("report", path, EXTENSIONS)
@@ -119,7 +119,7 @@ def _sections(
     effective: Mapping[str, Any],
     folder: str | Path | None,
     answers: Mapping[str, Sequence[Answer]],
-    head: tuple[str | None, str | None],
+    head: tuple[str | None, Sequence[str]],
     command: str | None,
 ) -> str:
     table, rows = rows, with_limits(rows, effective.get("resolved", {}))

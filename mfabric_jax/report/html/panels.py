@@ -10,7 +10,7 @@ from mfabric_jax.report.charts import Chart
 from mfabric_jax.report.compared import comparison_charts
 from mfabric_jax.report.grid import CLUSTER, TIME, Rows
 from mfabric_jax.report.html.bars import bars_figure
-from mfabric_jax.report.html.curves import curves_figure, marker
+from mfabric_jax.report.html.curves import curves_figure, sign
 from mfabric_jax.report.html.markup import tag, words
 from mfabric_jax.report.numerals import usable
 from mfabric_jax.report.ranking import FAILURE
@@ -80,5 +80,4 @@ def entry(look: style.Look, bars: bool) -> str:
     shown = style.Look(look.label, look.colour, "s") if bars else look
     if look.colour.lower() == style.PAPER:
         shown = style.Look(look.label, style.FAINT, "s", hollow=True)
-    sign = tag("svg", marker(shown, "7", "7"), width=14, height=14, aria_hidden="true")
-    return tag("li", sign, words(look.label))
+    return tag("li", sign(shown), words(look.label))

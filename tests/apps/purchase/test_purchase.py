@@ -7,7 +7,7 @@ import re
 import pytest
 
 from mfabric_jax import Case, InputError, cases, resolve, simulate
-from mfabric_jax.apps.purchase import Offer, gpu_quotes, offers_of, turning_points, with_larger_switches
+from mfabric_jax.apps.purchase import GpuQuote, Offer, gpu_quotes, offers_of, turning_points, with_larger_switches
 from mfabric_jax.apps.purchase.offers import jobs_and_networks, usd_by_part
 from mfabric_jax.case import Cases
 from mfabric_jax.commands import buy_sentences as sentences
@@ -132,6 +132,19 @@ def test_prices_at_which_another_network_is_the_best_by_hand():
     assert [turning.part for turning in turning_points([best, other])][-1] == "switch_port"
 
 
+def test_every_part_of_any_network_has_a_line_and_a_gpu_its_price():
+    best, other = offer("direct", nic=0.5, gpus=0.5), offer("tree", nic=0.2, ocs_port=0.8, gpus=0.1)
+    turned = turning_points([best, other])
+    quotes = [GpuQuote("gpus", 30000, None)]
+    lines = {line["price of"]: line for line in sentences.price_lines(turned, quotes)}
+    assert set(lines) == {"NICs", "gpus", "optical ports"}
+    assert lines["optical ports"]["share"] == "0.0%"
+    assert lines["gpus"]["dearer"] == "from 1.25 x (37,500 $): tree"  # 0.5 + 0.5 f = 1 + 0.1 f
+    assert lines["NICs"]["dearer"] == "from 1.33 x: tree"
+    (_, gpus, _) = sentences.price_lines(turned, [*quotes, GpuQuote("gpus", 40000, None)])
+    assert gpus["dearer"] == "from 1.25 x: tree"  # two prices: none to multiply
+
+
 def test_scaled_prices_reverse_the_order_where_they_are_said_to(given, rows, tmp_path):
     """Against rows that are computed again with other prices."""
     _, offers, _ = offers_of(jobs_and_networks(given), list(given), rows)
@@ -230,10 +243,14 @@ def test_the_answer_with_larger_switches_is_under_the_verdict(tmp_path, capsys):
     (tmp_path / "case.json").write_text(json.dumps(dict(sorted(stated.items()))))
     assert status("buy", tmp_path / "case.json", "--page", tmp_path / "page.html") == 0
     text = " ".join(capsys.readouterr().out.split())
-    other = "With 128-port switches at the same dollars a port: fat-tree costs least; torus costs 35.8% more. State"
+    other = (
+        "Switch ports decide: with 128 a switch at the same dollars a port, fat-tree costs least; torus costs 35.8% "
+        "more. State"
+    )
     assert text.startswith("torus costs least; fat-tree costs 16.9% more. " + other)
-    assert text.count(other) == 2
-    assert other in (tmp_path / "page.html").read_text("utf-8")
+    assert text.count(other) == 1
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert page.index('class="verdict"') < page.index(other) < page.index(" M$ to buy") < page.index('class="facts"')
     assert status("buy", tmp_path / "case.json", "--set", "network.radix=64") == 0
     assert "128-port" not in capsys.readouterr().out
 
@@ -248,7 +265,8 @@ def test_the_command_prints_the_answer_and_writes_the_page(tmp_path, capsys):
     assert "All jobs together" in text
     assert "Prices that would change the answer" in text
     assert "Failures and spares add" in text
-    assert "lost h/month worst failure" in text
+    assert "lost h/month, mean of jobs" in text
+    assert "optical ports 0.0%" in text  # of mfabric alone
     (bought,) = re.findall(r"(?:fat-tree|torus|mfabric): 32 H100-SXM, [\d.]+ M\$ to buy, [\d.]+ \$/GPU-hour\.", text)
     assert text.index(bought) < text.index("All jobs together")
     page = (tmp_path / "page.html").read_text("utf-8")

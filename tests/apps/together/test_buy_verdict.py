@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -20,10 +21,12 @@ from mfabric_jax.commands.buy_sentences import (
     purchase,
     sentences,
     together,
+    trainings,
     verdict,
 )
 from mfabric_jax.evaluate.setups import found
 from mfabric_jax.report import read_rows
+from mfabric_jax.support.measured_errors import measured_steps, ratio_errors
 from tests.command_line import status
 
 
@@ -58,42 +61,65 @@ def test_lost_hours_are_a_mean_over_jobs_and_name_the_worst_failure():
     offers = [SimpleNamespace(network=name, over=1.0, over_failing=1.1, usd=(2.0, 3.0), rows=[price]) for name in "ab"]
     months = {"a": [month(gpu=3.0, switch=4.0), month(gpu=3.0, switch=0.0)], "b": [month(gpu=0.0)] * 2}
     of_a, of_b = together(offers, ["short", "long"], months)
-    assert (of_a["lost h/month"], of_a["worst failure"]) == (pytest.approx(5.0), "gpu")
-    assert of_b["lost h/month"] == 0.0
+    mean = "lost h/month, mean of jobs"
+    assert (of_a[mean], of_a["worst failure"]) == (pytest.approx(5.0), "gpu")
+    assert of_b[mean] == 0.0
     assert "worst failure" not in of_b
-    assert "lost h/month" not in together(offers, ["short", "long"], {})[0]
+    assert mean not in together(offers, ["short", "long"], {})[0]
+    for offer in offers:
+        offer.usd = (2.0,)
+    assert together(offers, ["short"], {"a": months["a"][:1]})[0]["lost h/month"] == pytest.approx(7.0)
 
 
-def test_the_purchase_is_one_sentence_and_each_of_several_jobs_has_its_time():
+def test_the_purchase_is_one_sentence_and_each_job_has_its_own_days_band_and_dollars():
     price = {"gpus": 2048, "cluster_cost_usd": 81.2e6, "usd_per_gpu_hour": 2.31}
+    names = ("training_days", "training_low_days", "training_high_days", "training_usd")
     short, long, without = (
-        price | {"training_days": days, "training_usd": usd} for days, usd in ((24.5, 2.7e6), (30.0, 3e6), (None, None))
+        price | dict(zip(names, values, strict=True))
+        for values in ((24.5, 22.0, 31.0, 2.7e6), (30.0, 27.0, 38.0, 3e6), (None, None, None, None))
     )
     bought = "torus: 2,048 H200-SXM, 81.2 M$ to buy, 2.31 $/GPU-hour"
 
     def offer(*rows):
         return SimpleNamespace(network="torus", rows=rows)
 
-    assert purchase(offer(short), "H200-SXM") == f"{bought}; the training takes 24.5 days and costs 2.7 M$."
-    both = f"{bought}; a training takes 24.5 to 30 days and costs 2.7 to 3 M$."
-    assert purchase(offer(short, long), "H200-SXM") == both
-    assert purchase(offer(short, without), "H200-SXM") == f"{bought}."
-    assert list(facts(offer(short, without), ["short", "long"], {"short": 1.59})) == [
-        "short: the training takes 24.5 days and costs 2.7 M$; with the maker's set-up 1.59 times as long: 39.0 days.",
+    assert purchase(offer(short, long), "H200-SXM") == f"{bought}."
+    nothing_fails = [
+        "short: 24.5 days (22 to 31), 2.7 M$ if nothing fails.",
+        "long: 30 days (27 to 38), 3 M$ if nothing fails.",
     ]
-    assert list(facts(offer(short, without), ["short", "long"], {"long": 1.2}))[1:] == [
+    assert list(trainings(offer(short, long), ["short", "long"], {}, 730.0)) == nothing_fails
+    assert list(trainings(offer(short, without), ["short", "long"], {}, 730.0)) == nothing_fails[:1]
+    spares = [{"spare_usd": 3e5, "spare_part_usd": None}, {"spare_usd": 2e5, "spare_part_usd": 1e5}]
+    month = SimpleNamespace(lost_h=73.0, usd=2.0, usd_with=2.5, rows=spares)
+    (failing,) = trainings(offer(short), ["short"], {"torus": [month]}, 730.0)
+    assert failing == (  # 24.5 / 0.9; 2.7 x 2.5 / 2; one server and a part
+        "short: 24.5 days (22 to 31), 2.7 M$ if nothing fails; with failures 27.2 days, 3.375 M$; spares 0.4 M$ to buy."
+    )
+    assert list(facts(offer(short, without), ["short", "long"], {"short": 1.59})) == [
+        "short: with the maker's set-up 1.59 times as long: 39.0 days.",
+    ]
+    assert list(facts(offer(short, without), ["short", "long"], {"long": 1.2})) == [
         "long: with the maker's set-up 1.2 times as long."
     ]
     assert list(facts(offer(short), ["short"], {})) == []
 
 
-def test_the_band_is_said_to_be_of_the_set_ups_found():
+def test_errors_of_a_time_and_of_a_comparison_stand_in_one_sentence_and_set_ups_are_said_to_be_found():
     row = {"iteration_s": 1.0, "low_s": 0.9, "high_s": 1.2, "cluster_cost_usd": 1e6}
     offers = [SimpleNamespace(network="torus", over=1.0, over_failing=None, rows=[row])]
-    band = "more (8 of 10 measured training steps lie within, each source weighted alike)"
-    of_search, stated = (" ".join(sentences(offers, [], {}, {}, is_found)) for is_found in (True, False))
-    assert f"{band}, with the set-ups found, not the maker's." in of_search
-    assert f"{band}." in stated
+    of_search, stated = (" ".join(sentences(offers, [], {}, {}, is_found, ["H200-SXM"])) for is_found in (True, False))
+    (measured,) = (step.ratio for step in measured_steps().values() if step.gpu == "H200-SXM")
+    (said,) = re.findall(
+        r"A time, and its dollars, may be 10.0% less to 20.0% more than predicted .*? within [\d.]+%\.", stated
+    )
+    assert f"the one H200-SXM step measured took {measured - 1:.1%} longer than predicted). A comparison" in said
+    assert said.endswith(f"are within {ratio_errors().eight_in_ten:.1%}.")
+    found_words = "Times and dollars are those of the set-ups found, not of the maker's."
+    assert said in of_search
+    assert found_words in of_search
+    assert found_words not in stated
+    assert "Over best" not in stated  # of one job
 
 
 def test_the_network_that_loses_most_hours_has_a_reason():
@@ -106,16 +132,21 @@ def test_the_network_that_loses_most_hours_has_a_reason():
     def why(own, other):
         return list(on_lost_hours({"mfabric": [month(**own)] * 2, "tree": [month(**other)] * 2}))
 
-    gpu, most = (2.0, 1.0, 0.2), "mfabric loses most hours to failures"
+    gpu, most = (
+        (2.0, 1.0, 0.2),
+        "mfabric loses {} h a month to failures, tree 1.2 h (mean of jobs). The difference is mainly {}",
+    )
     links = {"gpu": gpu, "optical-link": (4.0, 2.0, 0.8)}
     assert why(links, {"gpu": gpu}) == [
-        f"{most} (4 a month, tree 1.2), mainly to optical-link: 4 failures a month, tree none."
+        f"{most.format('4', 'optical-link')} failures: mfabric has 4 a month, tree none."
     ]
     assert why({"gpu": (4.0, 2.0, 0.4)}, {"gpu": gpu}) == [
-        f"{most} (2.4 a month, tree 1.2), mainly to gpu: 4 failures a month, not 2."
+        f"{most.format('2.4', 'gpu')} failures: mfabric has 4 a month, tree 2."
     ]
-    assert why({"gpu": (2.0, 3.0, 0.2)}, {"gpu": gpu})[0].endswith("each stops the job for 1.5 h, not 0.5.")
-    assert why({"gpu": (2.0, 1.0, 1.0)}, {"gpu": gpu})[0].endswith("each costs 0.5 h by slower steps, not 0.1.")
+    assert why({"gpu": (2.0, 3.0, 0.2)}, {"gpu": gpu})[0].endswith("each stops the job for 1.5 h, on tree for 0.5 h.")
+    slower = "after each the job runs slower until the repair, which costs 0.5 h"
+    assert why({"gpu": (2.0, 1.0, 1.0)}, {"gpu": gpu})[0].endswith(f"{slower}, on tree 0.1 h.")
+    assert why({"gpu": (2.0, 1.0, 1.0)}, {"gpu": (2.0, 1.0, 0.0)})[0].endswith(f"{slower}.")
     assert why({"gpu": gpu}, {"gpu": gpu}) == []
 
 
@@ -141,11 +172,13 @@ def test_hours_that_reconfigurations_take_are_a_warning_with_the_remedy():
 def test_the_policy_is_named_unless_policies_are_the_networks():
     fabrics = {"network.fabric": ["fat-tree", "mfabric"]}
     usual = cases(Case().with_(JOB), fabrics)
-    ask = "--policy NAME,NAME compares policies as networks."
+    ask = "joint with relay routing is often faster: add --policy greedy,joint --routing relay."
     assert list(on_circuits(usual)) == [f"greedy (the default) chooses the circuits of mfabric; {ask}"]
     stated = cases(Case().with_(JOB | {"circuits.policy": "uniform"}), fabrics)
     own = dataclasses.replace(stated, stated={"circuits.policy": "uniform"})
     assert list(on_circuits(own)) == [f"uniform chooses the circuits of mfabric; {ask}"]
+    faster = {"circuits.policy": "joint", "circuits.routing": "relay"}
+    assert list(on_circuits(cases(Case().with_(JOB | faster), fabrics))) == []
     assert list(on_circuits(cases(Case().with_(JOB), {"network.fabric": ["fat-tree", "torus"]}))) == []
     stated = JOB | fabrics | {"circuits.policy": ["greedy", "uniform"]}
     several = merge_layers(layers_of(stated, "case.toml", typed=True))
@@ -182,7 +215,20 @@ def test_set_ups_found_name_the_gpu_where_gpus_differ(monkeypatch):
     told = "\n".join(shared.found_lines(networks))
     assert told.count("B200-HGX") == told.count("H200-SXM") == 4  # two lines of the table, two of the words
     assert "torus 400 Gbps, gpu B200-HGX" in " ".join(told.split())
-    assert "H200-SXM" not in "\n".join(shared.found_lines(cases(Case(), {"network.fabric": ["fat-tree", "torus"]})))
+    alone = "\n".join(shared.found_lines(cases(Case(), {"network.fabric": ["fat-tree", "torus"]})))
+    assert "H200-SXM" not in alone
+    assert "mixtral-8x7b fat-tree" in " ".join(alone.split())  # the only job has its name
+
+
+def test_a_job_that_is_not_searched_says_whose_set_up_it_has(monkeypatch):
+    monkeypatch.setattr(found, "findings", lambda every: iter(()))
+    both = cases(Case(), {"model.name": ["deepseek-v3", "mixtral-8x22b"]})
+    monkeypatch.setattr("mfabric_jax.evaluate.resolving.resolve.is_open", lambda case: case.model.name == "deepseek-v3")
+    *_, said = shared.found_parts(both)
+    assert said == (
+        "mixtral-8x22b: not searched, the set-up is the maker's, NVIDIA Megatron MoE model zoo, run_mixtral_8x22B.sh; "
+        "--set job.search=each searches for a better one."
+    )
 
 
 JOB = {"model.name": "mixtral-8x7b", "model.recipe": "none", "model.blocks": 4, "job.parallel.gpus": 32}
