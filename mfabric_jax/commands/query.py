@@ -33,8 +33,8 @@ class Options:
     """Measures of every group, as column:measure: mean, min, max, median, std (sample, n - 1), ci95 (half of the 95 %
     confidence interval of the mean, Student's t), sum (default: the mean time)."""
     over: str | None = None
-    """Baseline rows, by a condition such as "policy = uniform". Measures are then of ratios: each row over the
-    baseline row with otherwise equal settings."""
+    """Baseline rows, by conditions such as "policy = uniform, circuits.delay_s = 0". Measures are then of
+    ratios: each row over the baseline row with otherwise equal settings."""
     sort: str | None = None
     """Column to sort by; column:down puts the largest first."""
     columns: str | None = None

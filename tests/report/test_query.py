@@ -113,6 +113,22 @@ def test_ratios_are_over_the_row_of_the_same_seed(tmp_path):
     assert pairing([tmp_path], asked) == f"{said}they have no ratio."
 
 
+def test_ratios_are_over_rows_of_several_conditions(tmp_path):
+    rows = [row | {"when": when} for when in ("pays", "always") for row in seeded()]
+    rows = [
+        row | {"configuration": at, "iteration_s": row["iteration_s"] * (1 + at // 9)} for at, row in enumerate(rows)
+    ]
+    write_rows(
+        [{key: row[key] for key in (*list(row)[:3], "when", *list(row)[3:5])} for row in rows], tmp_path / "r.csv", {}
+    )
+    asked = QueryOptions(by=["policy", "when"], over="policy = greedy, when = pays")
+    ratios = {
+        (row["policy"], row["when"]): row["iteration_s_over_mean"] for row in query([tmp_path / "r.csv"], asked)[0]
+    }
+    assert ratios["greedy", "pays"] == 1
+    assert ratios["greedy", "always"] == ratios["uniform", "pays"] == 2
+
+
 def test_the_front_of_all_and_of_every_group(folder):
     asked = ["cost", "iteration_s"]
     priced = [row for row in made() if row["cost"] is not None]
