@@ -43,6 +43,7 @@ def query(paths: Sequence[str | Path], options: QueryOptions) -> tuple[list[dict
         table = table.take(_front(table, options.pareto, options.by))
     if options.by and not (options.pareto and not options.measures):
         table = _group_table(table, options.by, options.measures)
+        table = table.sort_by([(name, "ascending") for name in options.by])
     if options.sort is not None:
         name, order = _column_and_direction("sort", options.sort, ORDERS)
         table = table.sort_by([(_column(table, name), ORDERS[order])])

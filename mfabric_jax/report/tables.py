@@ -46,12 +46,13 @@ _SHARES |= {"reconf": ["reconfig_s"], "bubble": ["bubble_s"]}
 @dataclass(frozen=True)
 class TableColumn:
     """A column of a table: its key in the rows, its heading, whether its numbers are shares, and whether they tell rows
-    apart."""
+    apart. `error`: key of the errors of its numbers, which get the digits that these support."""
 
     key: str
     title: str | None = None
     percent: bool = False
     apart: bool = False
+    error: str | None = None
 
 
 def wrap(text: str) -> str:
@@ -146,6 +147,8 @@ def _column_cells(rows: Rows, spec: TableColumn) -> list[str]:
     values = [numerals.plain_scalar(row.get(spec.key)) for row in rows]
     textual = any(isinstance(value, str) for value in values) or all(value is None for value in values)
     written = list(map(percent if spec.percent else number, values))
+    if spec.error is not None:
+        written = [numerals.with_error(value, row.get(spec.error)) for value, row in zip(values, rows, strict=True)]
     cells = [spec.key if spec.title is None else spec.title, *(written if textual else _on_their_points(written))]
     wide = max(map(len, cells))
     return [cell.ljust(wide) if textual else cell.rjust(wide) for cell in cells]

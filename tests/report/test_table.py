@@ -161,6 +161,12 @@ def test_seeds_are_averaged_and_wide_labels_are_printed_once():
     assert max(map(len, text.partition("Iteration time")[2].splitlines())) <= 80
 
 
+def test_means_have_the_digits_that_their_errors_support():
+    rows = [{"mean": 1.00032, "ci": 0.00012}, {"mean": 12.3456, "ci": 3.0}, {"mean": 0.5, "ci": None}]
+    cells = plain(rows, [TableColumn("mean", error="ci")]).split()[2:]
+    assert cells == ["1.0003", "12.3", "0.5"]
+
+
 def test_many_lines_are_cut_and_say_where_the_others_are(monkeypatch):
     monkeypatch.setattr(tables, "_MOST_LINES", 4)
     rows = seeded_rows((0.0, 0.001, 0.01, 0.025, 0.1))
