@@ -50,7 +50,7 @@ def _compare(cases: Cases, options: Options, set_up_lines: Sequence[str]) -> tup
     results, config = simulate(cases), describe_cases(cases) if options.out is None else record_of_cases(cases)
     rows, stopped = _rows(results, config, options)
     resolved = [resolve_without_jax(block.case) for block in cases.blocks]
-    print(report.comparison(rows) if rows else "no rows")
+    print(report.comparison(rows, options.out) if rows else "no rows")
     shared.print_lines(line for line in dict.fromkeys(map(search_words, resolved)) if line is not None)
     shared.print_lines(set_up_lines)
     notes = *shared.case_notes(cases, set_ups=False), *config["not_known"], *_without_failures(rows, cases)

@@ -11,8 +11,8 @@ from mfabric_jax.commands import shared
 class Options(shared.RowOptions, shared.OnDevice):
     """Compare policies that decide again and again whether to reconfigure, in regimes of demand, NICs and forecasts.
 
-    Prints how much longer each takes than the best trajectory for demand that is known in advance. The same command
-    resumes an interrupted run.
+    Prints how much longer each takes than the best trajectory for demand that is known in advance. A regime takes
+    minutes on two cores; its rows count as done together. The same command resumes an interrupted run.
     """
 
     config: Regimes
@@ -26,15 +26,15 @@ def run(options: Options) -> None:
     config = options.config
     shared.start_jax("float32", options.device)
     from mfabric_jax.apps.learning.regimes import compare_regimes
-    from mfabric_jax.apps.learning.sources import BYTES_PER_SERVER
-    from mfabric_jax.report.regimes import gaps_table
+    from mfabric_jax.apps.learning.sources import BYTES_PER_SERVER, Drift
+    from mfabric_jax.report.regimes import Load, gaps_table
 
     shared.check_outputs(options.out, picture=options.picture)
     rows_of = functools.partial(compare_regimes, config)
     columns = options.columns("policies regimes")
     effective, total, blocks = config.effective(), config.rows, config.blocks
     rows = shared.collect_rows("policies regimes", options.out, effective, rows_of, total, columns, blocks)
-    print(gaps_table(rows, BYTES_PER_SERVER))
+    print(gaps_table(rows, Load(BYTES_PER_SERVER, Drift.burst, Drift.burst_times), options.out))
     if options.picture is not None:
         from mfabric_jax.report.figures.regimes import draw_gaps
 

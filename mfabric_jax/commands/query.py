@@ -28,13 +28,13 @@ class Options:
     """Columns of the Pareto front, such as network_cost_usd,tokens_per_s. They are minimised, or maximised if they are
     tokens per second, mfu and the like (column:min, column:max override this). With --by, one front per group."""
     by: str | None = None
-    """Columns whose values define groups."""
+    """Columns whose values define groups, which are sorted by them."""
     measures: str | None = None
     """Measures of every group, as column:measure: mean, min, max, median, std (sample, n - 1), ci95 (half of the 95 %
     confidence interval of the mean, Student's t), sum (default: the mean time)."""
     over: str | None = None
-    """Baseline rows, by a condition such as "policy = uniform". Measures are then of ratios: each row over the
-    baseline row with otherwise equal settings."""
+    """Baseline rows, by conditions such as "policy = uniform, circuits.delay_s = 0". Measures are then of
+    ratios: each row over the baseline row with otherwise equal settings."""
     sort: str | None = None
     """Column to sort by; column:down puts the largest first."""
     columns: str | None = None
@@ -78,7 +78,9 @@ def run(options: Options) -> None:
         shown = options.limit or SHOWN
         groups = set(itertools.takewhile(lambda name: name != COUNT, rows[0])) if COUNT in rows[0] else set()
         groups |= {*question.by, FILE}
-        columns = [report.TableColumn(name, apart=name in groups) for name in rows[0] if name not in same]
+        errors = {name: f"{name.removesuffix('_mean')}_ci95" for name in rows[0] if name.endswith("_mean")}
+        shown_names = [name for name in rows[0] if name not in same]
+        columns = [report.TableColumn(name, apart=name in groups, error=errors.get(name)) for name in shown_names]
         print(report.plain(rows[:shown], columns))
         if len(rows) > shown:
             more = f"... {len(rows) - shown:,} more rows; --limit {len(rows)} shows all"
@@ -92,4 +94,4 @@ def run(options: Options) -> None:
     if options.figure is not None:
         from mfabric_jax.report import figures
 
-        shared.tell(figures.groups(rows, options.figure, by=question.by))
+        shared.tell(figures.groups(rows, options.figure, by=question.by, over=options.over))

@@ -22,7 +22,7 @@ class WalkSteps(NamedTuple):
 
     - `demand`, `forecast`, `key`: indices of the demand sent, of the demand expected, and of the random key.
     - `case`: index of the bandwidth and delay that the policy reads.
-    - `sent`: whether the block has all-to-alls; `kind`: `Places.kind`; `busy`: `expert_load`.
+    - `sent`: whether the block has all-to-alls; `kind`: `Places.kind`; `busy`: `expert_load`; `block`: `Places.layer`.
     """
 
     demand: Array
@@ -32,6 +32,7 @@ class WalkSteps(NamedTuple):
     sent: Array
     kind: Array
     busy: Array
+    block: Array
 
     def row_at(self, step: int) -> "WalkSteps":
         return WalkSteps(*(x[step] for x in self))

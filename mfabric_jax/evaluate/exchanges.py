@@ -35,7 +35,7 @@ from mfabric_jax.evaluate.loads import loads_on_circuits
 from mfabric_jax.evaluate.rules import CircuitRule, CircuitSpan, First
 from mfabric_jax.evaluate.solver import Numbered, Tables, Traced
 from mfabric_jax.fabric.design import EpGroup
-from mfabric_jax.policies import Policy, of_package, reads_of, takes_many
+from mfabric_jax.policies import KEYWORDS, Policy, of_package, reads_of, takes_many
 from mfabric_jax.routing.fixed import SinglePaths, inside_time
 from mfabric_jax.routing.graph_paths import GraphPaths
 from mfabric_jax.support.array_module import Array
@@ -163,7 +163,8 @@ def exchanges_between(
         rates = jnp.stack([jnp.asarray(x, demand.dtype) for x in (there.nic_gbps, there.delay_s)])[None]
     reads = reads_of(policy, unit)
     if reads.memory:
-        raise InputError("policy must have neither history nor state in a traced function: only rows keep them.")
+        keywords = " and ".join((", ".join(KEYWORDS[:-1]), KEYWORDS[-1]))
+        raise InputError(f"policy must not have the keywords {keywords} in a traced function: only rows fill them.")
     kind = Numbered if reads.demand_alone else Traced
     solver = kind(Tables(table, ahead.samples, ahead.times, keys, rates), unit, policy, parts, acks)
     rule = CircuitRule(first.rule, span.name, first.cold, partial)

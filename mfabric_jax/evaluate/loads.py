@@ -33,7 +33,7 @@ def loads_on_circuits(
     walk = _walk_spans if rule.long else _walk_blocks
     served, before = walk(where, solver, sent, slots, rule, costs)
     number = np.zeros_like(sent.even)
-    even = WalkSteps(sent.even, sent.even, sent.own_key, sent.case, number == 0, number, number)
+    even = WalkSteps(sent.even, sent.even, sent.own_key, sent.case, number == 0, number, number, number)
     calm = solver.choose(solver.begin(len(slots)), even)
     moe = (where.layer >= 0)[None, ..., None]
     count = served[:, :, :, :, :1] if rule.both and where.lane is None else served
@@ -70,7 +70,7 @@ def _walk_blocks(
     forecast = sent.forecast[:, *where.pick(*sent.forecast.shape[1:])]
     columns = slots, forecast, sent.key.reshape(shape), sent.case[:, None, None, None], where.layer >= 0, where.kind
     busy = np.ones(1) if sent.busy is None else sent.busy
-    steps = WalkSteps(*(_in_order(x, shape, lane) for x in (*columns, busy)))
+    steps = WalkSteps(*(_in_order(x, shape, lane) for x in (*columns, busy, where.layer)))
     if costs is not None:
         costs = _of_stages(costs, many, stages)
         if costs.horizon is None:
@@ -126,7 +126,7 @@ def _walk_spans(
         return np.moveaxis(np.broadcast_to(x, (many, stages, spans)), -1, 0).reshape(spans, many * stages)
 
     case = steps_of(sent.case[:, None, None])
-    steps = WalkSteps(number, steps_of(sent.forecast), steps_of(sent.key), case, steps_of(used), number, number)
+    steps = WalkSteps(number, steps_of(sent.forecast), steps_of(sent.key), case, steps_of(used), number, number, number)
     count, before = walk_circuits(solver, "span", steps, cold=rule.cold or spans == 1)
     count, before = (_in_place(x, (many, stages, spans, 1), None)[:, :, :, 0, 0] for x in (count, before))
     if spans == 1 and not rule.cold:  # the previous, identical iteration left the same circuits

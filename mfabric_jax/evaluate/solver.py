@@ -75,10 +75,12 @@ def ask(policy: Policy, region: Region, question: Question) -> Array:
     return policy(question.demand, there, **options).circuits.count
 
 
-def recall(policy: Remembering, region: Region, question: Question, history: Array, state: Any) -> tuple[Array, Any]:
+def recall(
+    policy: Remembering, region: Region, question: Question, history: Array, state: Any, place: tuple[Any, Any]
+) -> tuple[Array, Any]:
     """Return the circuits [S S] that a policy chooses, and its new state."""
     there, options = _arguments(region, question)
-    plan, state = policy.recall(question.demand, there, history, state, **options)
+    plan, state = policy.recall(question.demand, there, history, state, place, **options)
     return plan.circuits.count, state
 
 
@@ -122,7 +124,7 @@ class RegionFunctions(NamedTuple):
     - `choose`: circuits for questions [B ..]; `draw`: random circuits for keys [B ..].
     - `seconds`: from circuits and demands [B S S]; `waiting`: from circuits, previous circuits and demands; also gives
       the seconds of traffic that waits for the switch.
-    - `recall`: circuits and states of a policy that remembers, for questions, history and states [B ..].
+    - `recall`: circuits and states of a policy that remembers, for questions, history, states and places [B ..].
     """
 
     choose: Callable[[Question], np.ndarray]
@@ -342,7 +344,7 @@ class Numbered(Traced):
 
     def _each(self, choose: Callable[..., Any], many: int) -> Array:
         number = np.arange(many, dtype=np.int32)
-        return choose(super().begin(many), WalkSteps(number, number, *[0 * number] * 5))
+        return choose(super().begin(many), WalkSteps(number, number, *[0 * number] * 6))
 
     def prepare(self, steps: WalkSteps, rule: str) -> None:
         """Fix the table of circuits and, if the pairs that a walk may need are few, time them all."""

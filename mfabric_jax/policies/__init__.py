@@ -208,7 +208,7 @@ def is_own(policy: str | Policy) -> bool:
 
 
 def with_memory(policy: Policy) -> Policy:
-    """Return a user's policy with the keyword `history` or `state` as `Remembering`, and any other unchanged."""
+    """Return a user's policy with one of `KEYWORDS` as `Remembering`, and any other unchanged."""
     if of_package(policy) or not set(KEYWORDS) & set(settings_of(policy)):
         return policy
     return remembering(policy)

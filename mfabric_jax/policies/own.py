@@ -19,7 +19,7 @@ from mfabric_jax.case.own_code import check_stated
 from mfabric_jax.case.policies import check_name
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.policies.reads import KEYWORDS
+from mfabric_jax.policies.reads import FIRST, KEYWORDS
 from mfabric_jax.routing import Plan
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE, host_floats
 from mfabric_jax.support.text_files import cached_by_files
@@ -80,13 +80,14 @@ def _neighbours(folder: Path) -> Generator[None]:
 def try_out(policy: Callable[..., Plan], name: str, servers: int, degree: int, seen: int = 0) -> None:
     """Raise `InputError` unless JAX can trace the policy and its circuits are legal for two demands of the region.
 
-    `seen`: number of demands in `history`, for a policy that has this keyword; 0: the caller keeps neither `history`
-    nor `state`.
+    `seen`: number of demands in `history`, for a policy that has this keyword; 0: the caller fills none of `KEYWORDS`.
     """
     region, previous, known = Region(servers, 400.0, degree), None, {}
     keywords = _check_call(policy, name)
     if seen and "history" in keywords:
         known["history"] = _draw(range(TRIES, TRIES + seen), servers)
+    if seen:
+        known |= {name: value for name, value in zip(("block", "backward"), FIRST, strict=True) if name in keywords}
     for seed in range(TRIES):
         plan: Any = _call(policy, name, _draw([seed], servers)[0], region, previous, jax.random.key(seed), known)
         if "state" in keywords and (seen or isinstance(plan, tuple)):

@@ -8,13 +8,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing import Plan
 from mfabric_jax.support.array_module import Array
 
 SEEN = 16  # demands of `history`
-KEYWORDS = ("history", "state")  # of policies that remember
+KEYWORDS = ("history", "state", "block", "backward")  # of policies that remember, or know which block they serve
+FIRST = (np.int32(0), np.bool_(False))  # block and direction where there are no blocks
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,7 +38,7 @@ class Trained:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Remembering:
-    """A user's policy with the keyword `history` or `state`. A call like that of any policy is a first call."""
+    """A user's policy with one of `KEYWORDS`. A call like that of any policy is a first call."""
 
     policy: Callable[..., Any]
 
@@ -46,15 +48,18 @@ class Remembering:
 
     def __call__(self, demand: Array, region: Region, **options: Any) -> Plan:
         nothing = jnp.zeros((SEEN, *demand.shape[-2:]), demand.dtype)
-        return self.recall(demand, region, nothing, None, **options)[0]
+        return self.recall(demand, region, nothing, None, FIRST, **options)[0]
 
-    def recall(self, demand: Array, region: Region, history: Array, state: Any, **options: Any) -> tuple[Plan, Any]:
+    def recall(
+        self, demand: Array, region: Region, history: Array, state: Any, place: tuple[Any, Any], **options: Any
+    ) -> tuple[Plan, Any]:
         """Return the plan and the new state, None for a policy without the keyword `state`.
 
         - `history` [SEEN S S]: the last demands, newest last; zeros where there were fewer.
         - `state`: that of the last call; None at first.
+        - `place`: the number of the MoE block, and whether its pass is backward.
         """
-        memory = {"history": history, "state": state}
+        memory = dict(zip(KEYWORDS, (history, state, *place), strict=True))
         known = {name: value for name, value in memory.items() if name in self.__signature__.parameters}
         returned = self.policy(demand, region, **known, **options)
         return returned if "state" in known else (returned, None)

@@ -1,6 +1,7 @@
 """Arrange rows by model, series (a fabric and its settings) and NIC bandwidth."""
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -57,12 +58,16 @@ class Series:
 
 @dataclass(frozen=True)
 class Grid:
-    """Rows by cell (model, series, bandwidth), in order of first appearance; bandwidths are sorted."""
+    """Rows by cell (model, series, bandwidth), in order of first appearance; bandwidths are sorted.
+
+    `seeds`: most rows that differ in their seed alone and are averaged in a cell.
+    """
 
     models: list[str]
     series: list[Series]
     bandwidths: list[float]
     cells: dict[tuple[str, Series, float], Mapping[str, Any]]
+    seeds: int = 1
 
     def row(self, model: str, series: Series, gbps: float) -> Mapping[str, Any] | None:
         return self.cells.get((model, series, gbps))
@@ -83,8 +88,8 @@ def nearest_to_detail(bandwidths: Sequence[float]) -> float:
 def arrange(rows: Rows, needs: Sequence[str] = ()) -> Grid:
     """Return the rows as a grid, without rows that lack a model, fabric or bandwidth.
 
-    Equal rows count once: a sweep repeats fabrics without policies for each policy. Raise InputError if a column is
-    missing, or if a cell has two results.
+    Equal rows count once: a sweep repeats fabrics without policies for each policy. Rows of several seeds are averaged.
+    Raise InputError if a column is missing, or if a cell has two results.
     """
     check_columns(rows, _PLACE)
     check_columns(rows, needs)
@@ -94,21 +99,31 @@ def arrange(rows: Rows, needs: Sequence[str] = ()) -> Grid:
         raise InputError(f"no row has values in all of the columns {', '.join(_PLACE)}.")
     telling = {fabric: _telling_settings(placed, fabric) for fabric in values_of(placed, "fabric")}
     series: dict[tuple[str, tuple[str, ...]], Series] = {}
-    cells: dict[tuple[str, Series, float], Mapping[str, Any]] = {}
+    cells: dict[tuple[str, Series, float], dict[Any, Mapping[str, Any]]] = {}
     for row in placed:
         fabric = row["fabric"]
         settings = tuple(setting_label(name, row.get(name)) for name in telling[fabric])
         rank = sum(1 for known, _ in series if known == fabric)
         own = series.setdefault((fabric, settings), Series(fabric, settings, rank))
         cell = (row["model"], own, row["nic_gbps"])
-        if cell in cells and not _same(cells[cell], row):
+        by_seed, seed = cells.setdefault(cell, {}), row.get(SEED)
+        if seed in by_seed and not _same(by_seed[seed], row):
             raise InputError(
                 f"rows hold two results for {cell[0]} on {own.label(fabric)} at {number(cell[2])} Gbps; "
                 "keep one of them."
             )
-        cells.setdefault(cell, row)
+        by_seed.setdefault(seed, row)
     ordered = sorted(series.values(), key=lambda entry: (list(telling).index(entry.fabric), entry.rank))
-    return Grid(values_of(placed, "model"), ordered, sorted(values_of(placed, "nic_gbps")), cells)
+    means = {cell: _mean_row(list(by_seed.values())) for cell, by_seed in cells.items()}
+    models, bandwidths = values_of(placed, "model"), sorted(values_of(placed, "nic_gbps"))
+    return Grid(models, ordered, bandwidths, means, max(map(len, cells.values())))
+
+
+def _mean_row(rows: Rows) -> Mapping[str, Any]:
+    """Return the first row with the means of numbers that differ between the rows."""
+    values = {name: [row.get(name) for row in rows] for name in rows[0] if name != SEED}
+    numbers = {name: own for name, own in values.items() if all(isinstance(value, int | float) for value in own)}
+    return {**rows[0], **{name: math.fsum(own) / len(own) for name, own in numbers.items() if len(set(own)) > 1}}
 
 
 def _same(row: Row, other: Row) -> bool:
@@ -184,7 +199,8 @@ def setting_name(path: str) -> str:
 
 def _telling_settings(rows: Rows, fabric: str) -> list[str]:
     """Settings that differ between rows of this fabric that share model and bandwidth."""
-    paths = dict.fromkeys(name for row in rows for name in row if "." in name and not name.startswith(OF_POLICY))
+    names = dict.fromkeys(name for row in rows for name in row)
+    paths = [name for name in names if "." in name and name != SEED and not name.startswith(OF_POLICY)]
     few = [path for path in paths if len({str(row.get(path)) for row in rows}) <= _MOST]
     candidates = (*_SETTINGS, *few)
     seen: dict[tuple[Any, ...], set[Any]] = {}

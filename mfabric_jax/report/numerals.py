@@ -71,6 +71,18 @@ def number(value: Any, digits: int = _DIGITS) -> str:
     return f"{exact:.{max(0, places)}f}"
 
 
+def with_error(value: Any, error: Any) -> str:
+    """Return a number with the digits that its error supports, to the first of the error, and at least its usual ones.
+
+    An error that is unknown or 0 supports no further digits.
+    """
+    text, error = number(value), usable(error)
+    if not error or isinstance(value, str) or usable(value) is None or "e" in text:
+        return text
+    places = -math.floor(math.log10(abs(error)))
+    return f"{value:.{min(places, _CLEAN)}f}" if places > len(text.partition(".")[2]) else text
+
+
 def percent(share: Any, signed: bool = False) -> str:
     """Return a share in percent, to a tenth; `signed`: with its sign."""
     if share is None or isinstance(share, str) or not math.isfinite(share):

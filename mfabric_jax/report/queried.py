@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow
 from pyarrow import compute, types
 
+from mfabric_jax.case.policies import split_words
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.report.grid import SEED, USUAL, unbeaten
 from mfabric_jax.report.kinds import column_named
@@ -42,6 +43,7 @@ def query(paths: Sequence[str | Path], options: QueryOptions) -> tuple[list[dict
         table = table.take(_front(table, options.pareto, options.by))
     if options.by and not (options.pareto and not options.measures):
         table = _group_table(table, options.by, options.measures)
+        table = table.sort_by([(name, "ascending") for name in options.by])
     if options.sort is not None:
         name, order = _column_and_direction("sort", options.sort, ORDERS)
         table = table.sort_by([(_column(table, name), ORDERS[order])])
@@ -291,8 +293,10 @@ def _with_ratios(table: Any, options: QueryOptions) -> tuple[Any, QueryOptions]:
 
 
 def _mark_rows(table: Any, condition: str) -> tuple[list[dict[str, Any]], list[bool]]:
-    """All rows, and whether each matches the condition."""
-    return table.to_pylist(), [bool(fulfils) for fulfils in _mask(table, condition).to_pylist()]
+    """All rows, and whether each matches the condition, or all conditions of a list with commas."""
+    masks = [_mask(table, part) for part in split_words(condition)]
+    every = functools.reduce(lambda first, then: compute.call_function("and", [first, then]), masks)
+    return table.to_pylist(), [bool(fulfils) for fulfils in every.to_pylist()]
 
 
 def _group_table(table: Any, by: Sequence[str], measures: Sequence[str]):

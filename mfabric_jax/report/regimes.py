@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from mfabric_jax import units
 from mfabric_jax.report.grid import group_rows
+from mfabric_jax.report.numerals import count_phrase
 from mfabric_jax.report.tables import TableColumn, plain, wrap
 
 Rows = Sequence[dict[str, Any]]
@@ -18,9 +19,19 @@ UNSHOWN = ("clairvoyant", "next 1 known", "next 12 known")
 AHEAD = ("always", "pays")  # last word of policies that weigh one all-to-all
 
 
-def gaps_table(rows: Rows, bytes_per_server: float) -> str:
+class Load(NamedTuple):
+    """Bytes that a server sends in an all-to-all, and in drifting demand the share of those with `times` the bytes."""
+
+    bytes_per_server: float
+    burst: float = 0.0
+    times: float = 1.0
+
+
+def gaps_table(rows: Rows, load: Load, file: str | None = None) -> str:
     """Return the gap of the main policies in per cent with its interval: a table for each regime, a line for each
-    policy, a column for each delay. Then say how long an all-to-all takes at least, to judge delays against it."""
+    policy, a column for each delay. Then name the other policies, which are in `file`, and say how long an all-to-all
+    takes at least, to judge delays against it.
+    """
     tables = [_table(name, by) for name, by in rows_by_regime(rows).items()]
     words = [
         "gap: time beyond the best trajectory for demand that is known in advance,",
@@ -28,19 +39,36 @@ def gaps_table(rows: Rows, bytes_per_server: float) -> str:
     ]
     if any(row["policy"] == "learned" for row in rows):
         words.append("learned: network `ahead` with rule `renewal`; the policy `learned` is another.")
-    words.append(wrap(_load_words(rows, bytes_per_server)))
+    words += [wrap(text) for text in (_hidden_words(rows, file), _load_words(rows, load)) if text]
     return "\n\n".join([*tables, "\n".join(words)])
 
 
-def _load_words(rows: Rows, bytes_per_server: float) -> str:
-    """A server's mean bytes and their time on all its NICs: all-to-alls of equally loaded servers take that long."""
-    speeds = {row["optical"] + row["electrical"]: row["nic_gbps"] for row in rows}
-    times = [
-        f"{units.to_ms(bytes_per_server / units.gbps(nics * gbps)):.3g} ms on {nics} NICs"
-        for nics, gbps in sorted(speeds.items())
-    ]
-    sent = units.to_gigabytes(bytes_per_server)
-    return f"A server sends {sent:.3g} GB in a mean all-to-all, which takes at least {' or '.join(times)}."
+def _hidden_words(rows: Rows, file: str | None) -> str:
+    """A sentence on policies without a line."""
+    shown = {policy for by in rows_by_regime(rows).values() for policy in by}
+    hidden = [name for name in dict.fromkeys(row["policy"] for row in rows) if name not in shown]
+    where = "--out FILE writes" if file is None else f"{file} holds"
+    return (
+        f"{where} {count_phrase(len(hidden), 'more policy', 'more policies')}: {', '.join(hidden)}." if hidden else ""
+    )
+
+
+def _load_words(rows: Rows, load: Load) -> str:
+    """A server's bytes and their time on all its NICs, and the mean time that the busiest server's bytes take."""
+    words = [f"A server sends {units.to_gigabytes(load.bytes_per_server):.3g} GB in an all-to-all"]
+    if load.burst and any(row["demand"] == "drift" for row in rows):
+        words.append(f"{load.times:g} times that in {load.burst:.0%} of them where demand drifts")
+    times = []
+    for (optical, electrical, gbps), own in group_rows(rows, "optical", "electrical", "nic_gbps").items():
+        even = units.to_ms(load.bytes_per_server / units.gbps((optical + electrical) * gbps))
+        bounds = [units.to_ms(row["bound_s"]) for row in own]
+        least, most = f"{min(bounds):.3g}", f"{max(bounds):.3g}"
+        busiest = least if least == most else f"{least} to {most}"
+        times.append(
+            f"On {optical} + {electrical} NICs it takes {even:.3g} ms evenly spread; the busiest server's bytes take "
+            f"{busiest} ms on average."
+        )
+    return " ".join([f"{', '.join(words)}.", *times])
 
 
 def _table(regime: str, by: dict[str, dict[float, dict[str, Any]]]) -> str:

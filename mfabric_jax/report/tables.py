@@ -1,5 +1,6 @@
 """Plain-text tables for the terminal: any rows, comparisons, validations, policies."""
 
+import itertools
 import math
 import os
 import shutil
@@ -24,7 +25,7 @@ from mfabric_jax.report.grid import (
     group_rows,
     nearest_to_detail,
 )
-from mfabric_jax.report.numerals import number, percent
+from mfabric_jax.report.numerals import count_phrase, number, percent
 from mfabric_jax.report.ranking import OF_CLUSTER, OF_TRAINING, Ranking, are_equal, not_ranked, rankings
 from mfabric_jax.report.row_remarks import HELD, band_words, job_words
 from mfabric_jax.support.bands import HIGH, LOW, draw_columns
@@ -34,6 +35,7 @@ _NARROWEST = 40
 _GAP = "  "
 _MOST_PADDED = 2  # most spaces spent to align decimal points
 _MFU = "MFU"
+_MOST_LINES = 40  # of a table of fabrics
 _SEVERAL = 3  # least number of models with a table of conclusions
 _LABELS = 2 / 3  # largest fraction of the width for labels
 _NEEDS = ("iteration_s", "compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s")
@@ -44,12 +46,13 @@ _SHARES |= {"reconf": ["reconfig_s"], "bubble": ["bubble_s"]}
 @dataclass(frozen=True)
 class TableColumn:
     """A column of a table: its key in the rows, its heading, whether its numbers are shares, and whether they tell rows
-    apart."""
+    apart. `error`: key of the errors of its numbers, which get the digits that these support."""
 
     key: str
     title: str | None = None
     percent: bool = False
     apart: bool = False
+    error: str | None = None
 
 
 def wrap(text: str) -> str:
@@ -72,8 +75,8 @@ def plain(rows: Rows, columns: Sequence[str | TableColumn] | None = None, width:
     """Return rows as an aligned table: text at the left, numbers at the right, None as a dash.
 
     `columns` defaults to all keys of the rows. Columns that do not fit in `width`, or in a narrower terminal, continue
-    below. Each part repeats the columns at the left that tell rows apart, texts and those marked `apart`, in up to two
-    thirds of the width.
+    below. Each part repeats the columns at the left that tell rows apart: all that are marked `apart`, then texts in up
+    to two thirds of the width.
     """
     width = on_screen(width)
     chosen = columns if columns is not None else list(dict.fromkeys(key for row in rows for key in row))
@@ -92,6 +95,7 @@ def on_screen(width: int) -> int:
 
 def _labels(rows: Rows, specs: Sequence[TableColumn], printed: list[list[str]], width: int) -> int:
     used, best, apart = 0, 1, 0
+    marked = len(list(itertools.takewhile(lambda spec: spec.apart, specs)))
     for count, spec in enumerate(specs, 1):
         values = [row.get(spec.key) for row in rows]
         used += len(printed[count - 1][0]) + len(_GAP)
@@ -100,7 +104,7 @@ def _labels(rows: Rows, specs: Sequence[TableColumn], printed: list[list[str]], 
             break
         distinct = len(set(zip(*printed[:count], strict=True)))
         best, apart = (count, distinct) if distinct > apart else (best, apart)
-    return best
+    return max(best, marked)
 
 
 def cells_of(lines: Rows) -> list[list[str]]:
@@ -109,15 +113,16 @@ def cells_of(lines: Rows) -> list[list[str]]:
     return [_column_cells(lines, TableColumn(name)) for name in names]
 
 
-def comparison(rows: Rows) -> str:
-    """Return the table of `mfabric compare`: a block per model.
+def comparison(rows: Rows, file: str | None = None) -> str:
+    """Return the table of `mfabric compare`: a block per model. `file`: where all rows are.
 
     Three models or more have a table of conclusions first. A block begins with its ranking. Then each fabric has a
     line: the iteration time in seconds at each bandwidth; at the bandwidth nearest to 400 Gbps also the parts of the
     iteration, cost and power of the cluster and of the network, and performance per dollar relative to the fat-tree.
+    Lines are means over seeds; of many lines the first are shown.
     """
     grid, ranked = arrange(rows, _NEEDS), rankings(rows, {})
-    blocks = [_block(grid, model, ranked.get(str(model))) for model in grid.models]
+    blocks = [_block(grid, model, ranked.get(str(model)), file) for model in grid.models]
     return "\n\n".join([*_over_models(ranked), *blocks, *not_ranked(rows)])
 
 
@@ -142,6 +147,8 @@ def _column_cells(rows: Rows, spec: TableColumn) -> list[str]:
     values = [numerals.plain_scalar(row.get(spec.key)) for row in rows]
     textual = any(isinstance(value, str) for value in values) or all(value is None for value in values)
     written = list(map(percent if spec.percent else number, values))
+    if spec.error is not None:
+        written = [numerals.with_error(value, row.get(spec.error)) for value, row in zip(values, rows, strict=True)]
     cells = [spec.key if spec.title is None else spec.title, *(written if textual else _on_their_points(written))]
     wide = max(map(len, cells))
     return [cell.ljust(wide) if textual else cell.rjust(wide) for cell in cells]
@@ -170,39 +177,66 @@ def _parts(printed: list[list[str]], width: int, labels: int) -> list[list[list[
     return parts
 
 
-def _block(grid: Grid, model: str, ranking: Ranking | None) -> str:
+def _block(grid: Grid, model: str, ranking: Ranking | None, file: str | None) -> str:
     known = [gbps for gbps in grid.bandwidths if any(grid.row(model, series, gbps) for series in grid.series)]
     detail = nearest_to_detail(known)
-    present = [series for series in grid.series if any(grid.row(model, series, gbps) for gbps in grid.bandwidths)]
-    lines = [_line(grid, model, series, detail) for series in present]
-    times = [TableColumn(f"time {gbps:g}", f"{number(gbps)}G") for gbps in grid.bandwidths]
-    shares = [
-        TableColumn(name, percent=True) for name in (*_SHARES, *(["MFU"] if any(line["MFU"] for line in lines) else []))
-    ]
-    band = [TableColumn("band")] if any(line["band"] for line in lines) else []
-    columns = [TableColumn("fabric"), *times, *band, *shares]
-    if any(line["cluster M$"] is not None for line in lines):
-        whole = [TableColumn("kW"), TableColumn("$/Mtok"), TableColumn("cluster M$"), TableColumn("perf/$")]
-        network = [TableColumn("network kW", "net kW"), TableColumn("M$", "net M$"), TableColumn("net", "perf/net $")]
-        costs = "\n\n" + plain(lines, [TableColumn("fabric"), *whole, *network])
-    else:
-        columns, costs = [*columns, TableColumn("M$"), TableColumn("net", "perf/$")], ""
+    every = [series for series in grid.series if any(grid.row(model, series, gbps) for gbps in grid.bandwidths)]
+    present = every[:_MOST_LINES]
+    lines, names = _short_labels([_line(grid, model, series, detail) for series in present])
+    columns, of_costs = _columns_of(lines, grid.bandwidths)
+    costs = f"\n\n{plain(lines, of_costs)}" if of_costs else ""
     filled = [wrap(remark) for remark in ranking.remarks] if ranking else []
     first = [bold(wrap(f"{model}. {ranking.conclusion}" if model else ranking.conclusion)), ""] if ranking else []
     below = (*OF_TRAINING, *(OF_CLUSTER if costs else ()))  # in tables of their own
     named = [name for name in ranking.lines[0] if name not in below] if ranking else []
     best = [*first, plain(ranking.lines, named), *filled, ""] if ranking else []
-    details = f"at {number(detail)} Gbps: shares, kW, M$, perf/$ relative to {REFERENCE}"
-    what = f"Iteration time [s] by NIC bandwidth; {details}"
+    relative = f", perf/$ relative to {REFERENCE}" if _compares(lines) else ""
+    what = f"Iteration time [s] by NIC bandwidth; at {number(detail)} Gbps: shares, kW, M${relative}"
+    what += f"; means over {grid.seeds} seeds" if grid.seeds > 1 else ""
     own = [row for (name, _, _), row in grid.cells.items() if name == model]
     draws = max(len(draw_columns([name for name, value in row.items() if value is not None])) for row in own)
-    band_note = [wrap(f"band: {band_words(own, draws)}")] if band else []
-    table = [wrap(what), plain(lines, columns), *band_note]
+    band_note = [wrap(f"band: {band_words(own, draws)}")] if any(line["band"] for line in lines) else []
+    table = [*names, wrap(what), plain(lines, columns), *band_note]
     sources = dict.fromkeys(row["compute_source"] for row in own if row.get("compute_source") is not None)
     facts = [*job_words(own), *([f"while GPUs compute: {' and '.join(sources)}"] if sources else [])]
     simulated = wrap(f"Simulated: {', '.join(filter(None, [str(model), *facts]))}.")
-    training = _training(grid, model, present, detail)
-    return "\n".join([*best, *table]) + costs + training + f"\n\n{simulated}" * bool(model or facts)
+    below = costs + _training(grid, model, present, detail) + _rest(len(every) - len(present), file)
+    return "\n".join([*best, *table]) + below + f"\n\n{simulated}" * bool(model or facts)
+
+
+def _short_labels(lines: Rows) -> tuple[Rows, list[str]]:
+    """Number lines whose labels are too wide to repeat, and return a table of the labels; else no table."""
+    if max(len(line["fabric"]) for line in lines) <= on_screen(WIDTH) * _LABELS:
+        return lines, []
+    numbered = [{**line, "line": count} for count, line in enumerate(lines, 1)]
+    return numbered, [plain(numbered, [TableColumn("line", apart=True), "fabric"]), ""]
+
+
+def _columns_of(lines: Rows, bandwidths: Sequence[float]) -> tuple[list[TableColumn], list[TableColumn]]:
+    """Return the columns of times and shares, and those of the whole cluster's costs, if these are known."""
+    name = TableColumn("line" if "line" in lines[0] else "fabric", apart=True)
+    times = [TableColumn(f"time {gbps:g}", f"{number(gbps)}G") for gbps in bandwidths]
+    band, mfu = (
+        [TableColumn("band")] * any(line["band"] for line in lines),
+        [_MFU] * any(line[_MFU] for line in lines),
+    )
+    shares = [TableColumn(share, percent=True) for share in (*_SHARES, *mfu)]
+    columns, compared = [name, *times, *band, *shares], _compares(lines)
+    if not any(line["cluster M$"] is not None for line in lines):
+        return [*columns, TableColumn("M$"), *[TableColumn("net", "perf/$")] * compared], []
+    whole = [TableColumn("kW"), TableColumn("$/Mtok"), TableColumn("cluster M$"), *[TableColumn("perf/$")] * compared]
+    network = [TableColumn("network kW", "net kW"), TableColumn("M$", "net M$")]
+    return columns, [name, *whole, *network, *[TableColumn("net", "perf/net $")] * compared]
+
+
+def _compares(lines: Rows) -> bool:
+    return any(line["perf/$"] is not None or line["net"] is not None for line in lines)
+
+
+def _rest(more: int, file: str | None) -> str:
+    """A sentence on lines that are not shown."""
+    where = "--out FILE writes them" if file is None else f"mfabric query {file} reads them"
+    return "\n\n" + wrap(f"{count_phrase(more, 'more line')} not shown; {where}.") if more else ""
 
 
 def _training(grid: Grid, model: str, present: Sequence[Series], detail: float) -> str:

@@ -144,7 +144,8 @@ def sampler(
 
     - `family`: a name in `samplers.SAMPLED` (drawn), or the path of a recording. Each of its records, layers and
       micro-batches is a demand. It must fold to the requested servers. `records`: its first and last one.
-    - `skew`, `pairs`, `memory`: as in `drifting`, for steps of drawn families. "drift" is even demand that drifts.
+    - `skew`, `pairs`, `memory`: as in `drifting`, for steps of drawn families. "drift" is even demand that drifts; its
+      servers send unequal bytes, unlike those of `apps.learning.Drift` and so of `mfabric policies regimes`.
 
     Example: `traffic.sampler("zipf", "test")(jax.random.key(0), 8)`. Raise `InputError` if the family or split is
     unknown or the recording has no records in the split.

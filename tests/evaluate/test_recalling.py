@@ -104,6 +104,22 @@ def test_a_count_of_calls_is_the_block_of_a_pass_backward_from_the_last():
     np.testing.assert_array_equal(np.diff(where.layer), np.where(where.backward[..., 1:], -1, 1))
 
 
+def of_first_block_forward(demand, region, *, previous=None, key=None, block=None, backward=None):
+    """Circuits for the model's first block in forward passes alone."""
+    first = (block == 0) & ~backward
+    return Plan(Circuits(jnp.where(first, uniform(demand, region).circuits.count, 0)))
+
+
+def test_a_policy_knows_its_block_and_its_direction():
+    problem = scenario(small(STAGES | {"circuits.policy": of_first_block_forward}))
+    where, count = places(problem.workload), np.asarray(solve_between(problem).count)[0]
+    first = (where.layer == 0) & ~where.backward
+    assert 0 < first.sum() < (where.layer == 0).sum()
+    sent = where.layer >= 0
+    got = count.any((-2, -1))  # [I P Q L 2]
+    np.testing.assert_array_equal(got[:, sent], np.broadcast_to(first[..., None], got.shape)[:, sent])
+
+
 def numbers_of(row):
     return {name: value for name, value in row.items() if name.endswith("_s") and "." not in name}
 
@@ -141,7 +157,10 @@ def test_what_keeps_no_memory_says_so():
     for refused, words in [
         (lambda: resolve(job.with_({"circuits.reconfigure": "span"})), "circuits.span.length must be block for"),
         (lambda: resolve(job.with_({"job.overlap": "passes"})), "circuits.policy must choose by demand alone"),
-        (lambda: traced_now(*iteration_of(job)), "policy must have neither history nor state in a traced function"),
+        (
+            lambda: traced_now(*iteration_of(job)),
+            "policy must not have the keywords history, state, block and backward in a",
+        ),
     ]:
         with pytest.raises(InputError, match=words):
             refused()

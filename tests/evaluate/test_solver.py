@@ -89,7 +89,8 @@ def drawn_steps(seed, columns=COLUMNS):
 
     sent = rng.random((STEPS, columns)) < 0.8
     return WalkSteps(
-        below(DEMANDS), below(DEMANDS), below(KEYS), below(CASES), sent, below(3), np.ones((STEPS, columns))
+        *(below(DEMANDS), below(DEMANDS), below(KEYS), below(CASES)),
+        *(sent, below(3), np.ones((STEPS, columns)), np.zeros((STEPS, columns), int)),
     )
 
 
@@ -168,7 +169,7 @@ def test_circuits_that_are_real_numbers_are_told_apart():
     solver = OnHost(
         Tables(np.arange(6.0)[:, None, None]), np.full((1, 1), 2), RegionFunctions(choose, None, None, None), Reads()
     )
-    steps = WalkSteps(*[np.arange(6)] + [np.zeros(6, int)] * 6)
+    steps = WalkSteps(*[np.arange(6)] + [np.zeros(6, int)] * 7)
     found = solver.choose(solver.begin(6), steps)
     np.testing.assert_array_equal(solver.as_arrays(found)[:, 0, 0], [0, 0.5, 1, 1.5, 2, 2.5])
     np.testing.assert_array_equal(solver.differ(found, solver.begin(6)), [True, True, True, True, False, True])

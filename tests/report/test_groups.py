@@ -24,6 +24,13 @@ def test_a_line_for_each_group_over_its_number_with_intervals():
     assert "95 %" in chart.note
 
 
+def test_ratios_say_what_they_are_over():
+    rows = [{"delay_s": row["delay_s"], "s_over_mean": row["s_mean"]} for row in ROWS[:2]]
+    chart = groups_chart(rows, ["delay_s"], over="policy = a")
+    assert chart.panels[0].y == "s over policy = a"
+    assert chart.title == "Means of s over policy = a"
+
+
 def test_the_last_number_is_along_and_a_lone_group_has_a_line(tmp_path):
     rows = [{key: value for key, value in row.items() if key not in ("policy", "s_ci95")} for row in ROWS[:2]]
     chart = groups_chart(rows, ["delay_s"])

@@ -106,11 +106,28 @@ def test_ratios_are_over_the_row_of_the_same_seed(tmp_path):
     asked = QueryOptions(by=["policy"], measures=["iteration_s:mean", "iteration_s:ci95"], over="policy = greedy")
     rows, _ = query([tmp_path], asked)
     own = [(3 * (1 + seed) + 0.1 * seed) / (1 + seed) for seed in range(3)]
-    assert [row["iteration_s_over_mean"] for row in rows] == [1.0, 2.0, pytest.approx(statistics.mean(own))]
+    assert [row["policy"] for row in rows] == ["greedy", "own", "uniform"]  # sorted
+    assert [row["iteration_s_over_mean"] for row in rows] == [1.0, pytest.approx(statistics.mean(own)), 2.0]
     half = 4.302653 * statistics.stdev(own) / 3**0.5
-    assert [row["iteration_s_over_ci95"] for row in rows] == [0.0, 0.0, pytest.approx(half, rel=1e-6)]
+    assert [row["iteration_s_over_ci95"] for row in rows] == [0.0, pytest.approx(half, rel=1e-6), 0.0]
     said = "ratios divide by the row with policy = greedy and the same run.seed. 1 of 10 rows have no such row, so "
     assert pairing([tmp_path], asked) == f"{said}they have no ratio."
+
+
+def test_ratios_are_over_rows_of_several_conditions(tmp_path):
+    rows = [row | {"when": when} for when in ("pays", "always") for row in seeded()]
+    rows = [
+        row | {"configuration": at, "iteration_s": row["iteration_s"] * (1 + at // 9)} for at, row in enumerate(rows)
+    ]
+    write_rows(
+        [{key: row[key] for key in (*list(row)[:3], "when", *list(row)[3:5])} for row in rows], tmp_path / "r.csv", {}
+    )
+    asked = QueryOptions(by=["policy", "when"], over="policy = greedy, when = pays")
+    ratios = {
+        (row["policy"], row["when"]): row["iteration_s_over_mean"] for row in query([tmp_path / "r.csv"], asked)[0]
+    }
+    assert ratios["greedy", "pays"] == 1
+    assert ratios["greedy", "always"] == ratios["uniform", "pays"] == 2
 
 
 def test_the_front_of_all_and_of_every_group(folder):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax.report.figures.regimes import build_gaps, draw_gaps
-from mfabric_jax.report.regimes import BEST, gap_words, gaps_table, rows_by_regime
+from mfabric_jax.report.regimes import BEST, Load, gap_words, gaps_table, rows_by_regime
 
 REGIME = {
     "demand": "drift",
@@ -18,7 +18,7 @@ REGIME = {
     "routing": "split",
     "nic_gbps": 400.0,
 }
-SENT = 1e9  # bytes
+SENT = Load(1e9)
 POLICIES = ("uniform", "greedy always", "greedy pays", "renewal", "learned", "mine.py:keep_hot", "next 4 known")
 
 
@@ -27,7 +27,7 @@ def rows_of(**changes):
         REGIME
         | changes
         | {"policy": policy, "learned": policy == "learned", "delay_s": delay, "gap": 10.0 * at + delay}
-        | {"gap_low": 10.0 * at - 3 * at, "gap_high": 10.0 * at + 5 * at}
+        | {"bound_s": 0.01, "gap_low": 10.0 * at - 3 * at, "gap_high": 10.0 * at + 5 * at}
         for delay in (0.0, 1e-4, 1e-2)
         for at, policy in enumerate(reversed((*POLICIES, "clairvoyant")))
     ]
@@ -65,10 +65,23 @@ def test_the_table_has_a_column_for_each_delay():
 
 
 def test_the_table_says_what_an_all_to_all_takes_so_that_delays_can_be_judged():
-    """1 GB on 5 NICs of 50 GB/s takes 4 ms, on 8 NICs 2.5 ms."""
-    text = gaps_table(rows_of() + rows_of(optical=6, electrical=2), SENT)
-    words = "A server sends 1 GB in a mean all-to-all, which takes at least 4 ms on 5 NICs or 2.5 ms on 8 NICs."
-    assert words in " ".join(text.split())
+    """1 GB on 5 NICs of 50 GB/s takes 4 ms, on 8 NICs 2.5 ms; the bound of rows is 10 ms."""
+    text = " ".join(gaps_table(rows_of() + rows_of(optical=6, electrical=2), Load(1e9, 0.05, 3.0)).split())
+    assert "A server sends 1 GB in an all-to-all, 3 times that in 5% of them where demand drifts. On 4 + 1" in text
+    for nics, even in (("4 + 1", "4"), ("6 + 2", "2.5")):
+        end = "evenly spread; the busiest server's bytes take 10 ms on average."
+        assert f"On {nics} NICs it takes {even} ms {end}" in text
+    assert "3 times" not in gaps_table(rows_of(demand="recorded"), Load(1e9, 0.05, 3.0))
+
+
+def test_policies_without_a_line_are_named():
+    hidden = "3 more policies: clairvoyant, uniform, greedy pays."
+    flat = lambda text: " ".join(text.split())  # noqa: E731
+    rows = [row for row in rows_of() if row["policy"] != "learned"]
+    assert f"mine.csv holds {hidden}" in flat(gaps_table(rows, SENT, "mine.csv")).replace(
+        "greedy pays, uniform", "uniform, greedy pays"
+    )
+    assert "--out FILE writes 3 more policies: " in flat(gaps_table(rows, SENT))
 
 
 def test_a_published_policy_that_is_far_off_leaves_the_picture_to_others():

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from mfabric_jax.report import TableColumn, comparison, plain
+from mfabric_jax.report import TableColumn, comparison, plain, tables
 from mfabric_jax.report.grid import arrange
 from mfabric_jax.report.numerals import bytes_unit
 from mfabric_jax.report.ranking import are_equal, rankings
@@ -43,7 +43,8 @@ def test_what_differs_has_a_line_and_what_is_unknown_a_dash():
     assert re.search(r"^nvl72 .* - +-$", text.partition("qwen-moe. ")[2], re.M)
     text = comparison(synthetic.rows(fabrics=("mfabric",), bandwidths=(100, 200)))
     assert "at 200 Gbps" in text  # the nearest to 400
-    assert re.search(r"^mfabric .* -$", text.partition("qwen-moe")[2], re.M)  # without a fat-tree
+    assert "perf/$" not in text  # without a fat-tree
+    assert "fat-tree" not in text
     text = comparison(synthetic.rows(models=["llama-moe"], bandwidths=tuple(range(100, 1300, 100))))
     assert max(map(len, text.splitlines())) <= 80
     assert sum(line.startswith("fat-tree  ") for line in text.splitlines()) == 3  # many bandwidths continue below
@@ -133,6 +134,52 @@ def test_an_axis_of_any_setting_tells_series_apart():
     assert [s.settings for s in arrange(sizes).series] == [("gpus 256",), ("gpus 512",)]
     many = [row | {"circuits.delay_s": 0.001 * step, "iteration_s": 1.0 + step} for row in rows for step in range(13)]
     check_refused("two results for llama-moe on mfabric", comparison, many)
+
+
+def seeded_rows(delays, seeds=5):
+    """Rows of a fabric whose labels are wide, for several delays and seeds."""
+    (base,) = (row for row in synthetic.rows(models=["llama-moe"], bandwidths=(400,)) if row["fabric"] == "mfabric")
+    settings = {"circuits.reconfigure": "on-demand", "policy": "mine.py:a_long_name"}
+    others = [base | {"circuits.reconfigure": "pays", "policy": "greedy", "circuits.delay_s": 0.0, "run.seed": 0}]
+    return others + [
+        base | settings | {"circuits.delay_s": delay, "run.seed": seed, "iteration_s": 1.0 + seed}
+        for delay in delays
+        for seed in range(seeds)
+    ]
+
+
+def test_seeds_are_averaged_and_wide_labels_are_printed_once():
+    rows = seeded_rows((0.0, 0.025))
+    grid = arrange(rows)
+    assert grid.seeds == 5
+    assert [grid.value("llama-moe", series, 400, "iteration_s") for series in grid.series][1:] == [3.0, 3.0]
+    text = comparison(rows)
+    assert "; means over 5 seeds" in " ".join(text.split())
+    assert "seed 0" not in text
+    names = re.findall(r"^ *\d  mfabric, mine.py:a_long_name, reconfigure on-demand, delay_s [\d.]+$", text, re.M)
+    assert len(names) == 2
+    assert max(map(len, text.partition("Iteration time")[2].splitlines())) <= 80
+
+
+def test_means_have_the_digits_that_their_errors_support():
+    rows = [{"mean": 1.00032, "ci": 0.00012}, {"mean": 12.3456, "ci": 3.0}, {"mean": 0.5, "ci": None}]
+    cells = plain(rows, [TableColumn("mean", error="ci")]).split()[2:]
+    assert cells == ["1.0003", "12.3", "0.5"]
+
+
+def test_many_lines_are_cut_and_say_where_the_others_are(monkeypatch):
+    monkeypatch.setattr(tables, "_MOST_LINES", 4)
+    rows = seeded_rows((0.0, 0.001, 0.01, 0.025, 0.1))
+    assert "2 more lines not shown; mfabric query rows.csv reads them." in comparison(rows, "rows.csv")
+    assert "2 more lines not shown; --out FILE writes them." in comparison(rows)
+    assert "more lines" not in comparison(rows[:11])
+
+
+def test_every_marked_column_is_repeated_below_however_wide():
+    rows = [{"a": "x" * 12, "b": "y" * 12, "load": load, "first": 1.0, "second": 2.0} for load in (10, 30)]
+    columns = [*(TableColumn(name, apart=True) for name in ("a", "b", "load")), "first", "second"]
+    for part in plain(rows, columns, width=40).split("\n\n"):
+        assert part.split()[:3] == ["a", "b", "load"]
 
 
 def test_configurations_of_a_sweep_that_say_the_same_are_one_series():

@@ -288,7 +288,8 @@ def check_groups(resolved: Resolved) -> None:
             raise more_than_demand(name_of(name))
         if isinstance(policy, policies.Remembering) and resolved.circuits_for in LONG:
             raise Misfit(
-                f"circuits.span.length must be block for a policy that has the keyword history or state, "
+                "circuits.span.length must be block for a policy that has the keyword "
+                f"{' or '.join(policies.KEYWORDS)}, "
                 f"got {resolved.circuits_for} for {name_of(name)}."
             )
 

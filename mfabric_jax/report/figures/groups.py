@@ -9,14 +9,15 @@ from mfabric_jax.report import style
 from mfabric_jax.report.charts import Chart, Curve, Panel
 from mfabric_jax.report.drawing import drawn
 from mfabric_jax.report.grid import Rows, group_rows
+from mfabric_jax.report.paired import OVER
 
 MEAN, ERRORS = "_mean", {"_ci95": "95 % intervals of means", "_std": "standard deviations"}
 
 
-def groups_chart(rows: Rows, by: Sequence[str]) -> Chart:
+def groups_chart(rows: Rows, by: Sequence[str], over: str | None = None) -> Chart:
     """Return a chart of groups: a panel per mean, over the last column of numbers in `by`.
 
-    Each combination of the other columns in `by` has a line. Raise InputError if `by` has no column of numbers, or if
+    `over`: the conditions of baseline rows, if means are of ratios. Each combination of the other columns in `by` has a line. Raise InputError if `by` has no column of numbers, or if
     rows have no mean.
     """
     numbers = [name for name in by if rows and all(is_number(row[name]) for row in rows)]
@@ -31,10 +32,14 @@ def groups_chart(rows: Rows, by: Sequence[str]) -> Chart:
     panels = []
     for mean in means:
         curves = [_curve(some, along, mean, looks[_label(key)], ends[mean]) for key, some in lines.items()]
-        panels.append(Panel("", along, mean.removesuffix(MEAN), curves))
+        panels.append(Panel("", along, _name(mean.removesuffix(MEAN), over), curves))
     error_kinds = [words for end, words in ERRORS.items() if end in ends.values()]
     note = f"Vertical lines are {' and '.join(error_kinds)}." if error_kinds else ""
     return Chart(f"Means of {', '.join(panel.y for panel in panels)}", note, list(looks.values()), panels)
+
+
+def _name(column: str, over: str | None) -> str:
+    return column if over is None else f"{column.removesuffix(OVER.format(''))} over {over}"
 
 
 def _curve(rows: Rows, along: str, mean: str, look: style.Look, end: str | None) -> Curve:

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from mfabric_jax import policies
 from mfabric_jax.apps.learning.regimes.cells import DELAYS_S, DRIFTING, NIC_GBPS, OF_RECORDINGS, RECORDED, Regime
 from mfabric_jax.apps.learning.regimes.chains import SEEN, Chains, check_recording, draw_chains
-from mfabric_jax.apps.learning.regimes.controls import CONTROLS, SLOW, Control, of_policy
+from mfabric_jax.apps.learning.regimes.controls import CONTROLS, SLOW, Control, of_policy, renewal_of_policy
 from mfabric_jax.apps.learning.regimes.learned import learned
 from mfabric_jax.apps.learning.regimes.lookahead import clairvoyant_s, informed_s, table_of
 from mfabric_jax.case.policies import is_file, is_function
@@ -25,7 +25,7 @@ from mfabric_jax.evaluate.rows.results import provenance
 from mfabric_jax.fabric import Region
 from mfabric_jax.routing import degree_bound
 
-CLAIRVOYANT, LEARNED = "clairvoyant", "learned"
+CLAIRVOYANT, LEARNED, RENEWAL = "clairvoyant", "learned", "renewal of "
 COMPARED: dict[str, Control] = CONTROLS | {LEARNED: learned}
 KNOWN = (1, 4, 12)  # next demands that are known
 INFORMED = {f"next {known} known": known for known in KNOWN}
@@ -43,7 +43,8 @@ class Regimes:
     also: tuple[str, ...] | None = None
     """Further policies, beside those that are always compared: names, files that mfabric train wrote, or
     FILE.py:FUNCTION. A policy with the setting `history` gets the last 16 demands, in bytes; with the setting `state`
-    it returns (plan, state) and gets its last state, None at first."""
+    it returns (plan, state) and gets its last state, None at first. Each has two rows: circuits changed always, and as
+    `Renewal` decides between the policy's circuits and even ones."""
     full: bool = False
     """Draw twice as many seeds, chains and decisions."""
     servers: tuple[int, ...] = SIZES
@@ -54,7 +55,7 @@ class Regimes:
     trace: str | None = None
     """Recording of routing, for regimes of recorded demand besides those of drifting demand."""
     seeds: int = 5
-    """Seeds, at most 10. Intervals are over seeds."""
+    """Seeds, 2 to 10. Intervals are over seeds."""
     chains: int = 4
     """Chains of demands for each seed."""
     decisions: int = 32
@@ -101,7 +102,8 @@ class Regimes:
     def names(self, regime: Regime) -> list[str]:
         """Return the compared policies, causal ones first."""
         package = [name for name in COMPARED if regime.servers <= LARGEST or name not in SLOW]
-        return [*package, *(self.also or ()), *INFORMED, CLAIRVOYANT]
+        own = [each for name in self.also or () for each in (name, RENEWAL + name) if each not in COMPARED]
+        return [*package, *own, *INFORMED, CLAIRVOYANT]
 
     def effective(self) -> dict[str, Any]:
         return {"command": "policies regimes"} | dataclasses.asdict(self) | provenance("float32")
@@ -170,12 +172,15 @@ def _rows_of(config: Regimes, regime: Regime, tell: Callable[[str], None]) -> li
                 total = best if name == CLAIRVOYANT else informed_s(table, delay_s, INFORMED[name])
                 changes, decision_s = None, None
             row = _row(regime, delay_s, name, total, best[first], bound[first], chains.seed[first])
-            rows.append(row | {"changes": changes, "decision_s": decision_s})
+            rows.append(row | {"bound_s": bound.mean() / decisions, "changes": changes, "decision_s": decision_s})
     return rows
 
 
 def _control(name: str) -> Control:
-    return COMPARED[name] if name in COMPARED else functools.partial(of_policy, policies.get(name), name=name)
+    if name in COMPARED:
+        return COMPARED[name]
+    control, own = (renewal_of_policy, name[len(RENEWAL) :]) if name.startswith(RENEWAL) else (of_policy, name)
+    return functools.partial(control, policies.get(own), name=own)
 
 
 def _choose_chains(name: str, chains: Chains) -> np.ndarray:

@@ -46,7 +46,10 @@ def region_of(regime: Regime) -> Region:
 def draw_chains(
     regime: Regime, seeds: Sequence[int], per_seed: int, decisions: int, trace: str | None = None
 ) -> Chains:
-    """Return `per_seed` chains for each seed, of `SEEN` demands and as many `decisions`."""
+    """Return `per_seed` chains for each seed, of `SEEN` demands and as many `decisions`: what `compare_regimes` draws.
+
+    In drifting demand every server sends equally many bytes, three times as many in 5 % of the all-to-alls (`Drift`).
+    """
     steps = SEEN + decisions
     if regime.demand == RECORDED:
         demand = _read_recording(regime, len(seeds) * per_seed, steps, trace)

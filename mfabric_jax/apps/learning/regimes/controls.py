@@ -21,6 +21,7 @@ from mfabric_jax.apps.learning.regimes.chains import SEEN, Chains
 from mfabric_jax.case.policies import name_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies.own import wrap_errors
+from mfabric_jax.policies.reads import FIRST, KEYWORDS
 from mfabric_jax.policies.renewal import Renewal
 from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.routing import Plan, fluid_lower_bound
@@ -239,31 +240,54 @@ def of_policy(
     """Call the policy before every all-to-all, with the forecast and the circuits in place.
 
     A policy that has the setting `history` gets the last `SEEN` demands [SEEN S S], newest last. With the setting
-    `state` it returns (plan, state) and gets its last state, None at first. `region.delay_s` is the delay; a plan with
-    the previous circuits keeps them. Raise `InputError`, which gives its `name`, for circuits
-    that are not legal.
+    `state` it returns (plan, state) and gets its last state, None at first; `block` is 0 and `backward` False.
+    `region.delay_s` is the delay; a plan with the previous circuits keeps them. Raise `InputError`, which gives its
+    `name`, for circuits that are not legal.
     """
+    exchange_s, changed, _, decision_s = _serve(policy, chains, delays, routing, name, SEEN)
+    return Served(exchange_s, changed, decision_s)
+
+
+def renewal_of_policy(
+    policy: policies.Policy, chains: Chains, delays: Float[Array, "D"], routing: str, *, name: str | None = None
+) -> Served:
+    """Follow "renewal" with even circuits and those that the policy has in place when it is followed always."""
+    *_, counts, decision_s = _serve(policy, chains, delays, routing, name, 0)
+    expected, even = expectations(chains, routing), propose_for_expected("uniform", chains, routing)
+    served = []
+    for number, count in enumerate(counts):
+        families = [even, Proposals(count.astype(even.count.dtype), decision_s)]
+        served.append(renew(chains, expected, families, delays[number : number + 1], routing))
+    exchange_s, changed = (jnp.concatenate([getattr(each, name) for each in served]) for name in Served._fields[:2])
+    return Served(exchange_s, changed, max(each.decision_s for each in served))
+
+
+def _serve(
+    policy: policies.Policy, chains: Chains, delays: Float[Array, "D"], routing: str, name: str | None, first: int
+) -> tuple[Array, Array, Array, float]:
+    """Return seconds [D B N], changes and circuits from the demand of number `first`, and the seconds of a decision."""
     name = name_of(policy) if name is None else name
-    arguments = chains.region, chains.forecast, chains.demand, delays
+    past = jnp.concatenate([jnp.zeros_like(chains.demand[:, :SEEN]), chains.demand[:, :first]], axis=1)[:, -SEEN:]
+    arguments = chains.region, past, chains.forecast[:, first:], chains.demand[:, first:], delays
     with wrap_errors(f"policy {name}, called for many demands at once (jax.vmap),"):
         (exchange_s, changed, counts), seconds = run_timed(_of_policy, policy, routing, *arguments)
     for count in counts:
         policies.check_legal(name, np.asarray(count), np.asarray(chains.region.optical_degree))
-    return Served(exchange_s, changed, seconds / changed.size)
+    return exchange_s, changed, counts, seconds / changed.size
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _of_policy(policy: policies.Policy, routing: str, region: Region, forecast, demand, delays):
+def _of_policy(policy: policies.Policy, routing: str, region: Region, past, forecast, demand, delays):
     keywords = policies.settings_of(policy)
     stateful = "state" in keywords
 
-    def chain(delay: Array, forecast: Array, demand: Array):
+    def chain(delay: Array, past: Array, forecast: Array, demand: Array):
         local = dataclasses.replace(region, delay_s=delay)
 
         def step(carry: Any, now: Any):
             count, history, state, number = carry
             forecast, demand = now
-            known = {"history": history, "state": state}
+            known = dict(zip(KEYWORDS, (history, state, *FIRST), strict=True))
             known = {name: value for name, value in known.items() if name in keywords}
             key = jax.random.fold_in(jax.random.key(0), number)
             returned: Any = policy(forecast, local, previous=Plan(Circuits(count)), key=key, **known)
@@ -273,15 +297,15 @@ def _of_policy(policy: policies.Policy, routing: str, region: Region, forecast, 
             history = jnp.concatenate([history[1:], demand[None]])
             return (after, history, state, number + 1), (exchange_s, jnp.any(after != count), after)
 
-        start = uniform_circuits(region.degrees), demand[:SEEN], None, jnp.zeros((), jnp.int32)
+        start = uniform_circuits(region.degrees), past, None, jnp.zeros((), jnp.int32)
         if not stateful:
-            return lax.scan(step, start, (forecast[SEEN:], demand[SEEN:]))[1]
-        carry, first = step(start, (forecast[SEEN], demand[SEEN]))
-        later = lax.scan(step, carry, (forecast[SEEN + 1 :], demand[SEEN + 1 :]))[1]
+            return lax.scan(step, start, (forecast, demand))[1]
+        carry, first = step(start, (forecast[0], demand[0]))
+        later = lax.scan(step, carry, (forecast[1:], demand[1:]))[1]
         return jax.tree.map(lambda at_first, after: jnp.concatenate([at_first[None], after]), first, later)
 
     many = len(delays), len(demand)
-    every = jnp.repeat(delays, many[1]), *(jnp.tile(each, (many[0], 1, 1, 1)) for each in (forecast, demand))
+    every = jnp.repeat(delays, many[1]), *(jnp.tile(each, (many[0], 1, 1, 1)) for each in (past, forecast, demand))
     served = jax.vmap(chain)(*every)  # in nested maps, XLA of JAX 0.10.2 aborts on some users' networks
     return jax.tree.map(lambda each: each.reshape(*many, *each.shape[1:]), served)
 

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from mfabric_jax import Region
-from mfabric_jax.apps.learning import best_trajectory
+from mfabric_jax.apps.learning import best_trajectory, regimes
 from mfabric_jax.apps.learning.regimes import Regimes, bench, compare_regimes
 from mfabric_jax.apps.learning.regimes import chains as regime_chains
 from mfabric_jax.apps.learning.regimes.cells import DELAYS_S, DRIFTING, OF_RECORDINGS, PAIRS
 from mfabric_jax.apps.learning.regimes.chains import SEEN, Chains, draw_chains
-from mfabric_jax.apps.learning.regimes.controls import CONTROLS, of_policy
+from mfabric_jax.apps.learning.regimes.controls import CONTROLS, of_policy, renewal, renewal_of_policy
 from mfabric_jax.apps.learning.regimes.lookahead import Table, clairvoyant_s, informed_s, table_of
+from mfabric_jax.apps.learning.sources import BYTES_PER_SERVER
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.policies import Plan, get, greedy, try_out, uniform
@@ -102,6 +103,41 @@ def test_a_network_that_weighs_the_delay_is_a_row_and_changes_less_the_longer_it
     often = served.changed.mean((1, 2))
     assert served.changed.shape == (len(DELAYS), 2, 4)
     assert often[0] > often[-1] == 0
+
+
+def last_demand(demand, region, *, previous=None, key=None, history=None, block=None, backward=None):
+    """Greedy circuits for the last demand, which the forecast is; no circuits beyond block 0."""
+    fresh = greedy(jnp.where(history[-1].sum() > 0, history[-1], demand), region, rule="next").circuits.count
+    return Plan(Circuits(jnp.where((block > 0) | backward, 0, fresh)))
+
+
+def test_an_own_policy_is_renewed_as_one_of_the_package_is():
+    """Even circuits at first: nothing was demanded before the first demand."""
+    chains = draw_chains(SMALL, range(2), 1, 4)
+    try_out(last_demand, "last_demand", 8, 4, SEEN)
+    always = of_policy(last_demand, chains, DELAYS, "split")
+    np.testing.assert_allclose(
+        always.exchange_s, CONTROLS["greedy-next always"](chains, DELAYS, "split").exchange_s, 1e-5
+    )
+    own = renewal_of_policy(last_demand, chains, DELAYS, "split")
+    want = renewal(chains, DELAYS, "split", ("uniform", "greedy-next"))
+    np.testing.assert_allclose(own.exchange_s, want.exchange_s, rtol=1e-5)
+    np.testing.assert_array_equal(own.changed, want.changed)
+    assert own.changed.any()
+    names = Regimes(also=("greedy", "static")).names(SMALL)
+    assert [name for name in names if name.endswith((" of greedy", " of static"))] == [
+        "renewal of greedy",
+        "renewal of static",
+    ]
+
+
+def test_demand_of_regimes_can_be_drawn_and_every_server_sends_equally_many_bytes():
+    chains = regimes.draw_chains(regimes.Regime(servers=8, pairs=2.0), range(2), 3, 40)
+    sent = np.asarray(chains.demand).sum(3)
+    assert sent.shape == (6, 56, 8)
+    assert sent.std(2).max() < 1e-6 * sent.mean()
+    assert set(np.round(sent / BYTES_PER_SERVER).ravel()) == {1, 3}
+    np.testing.assert_array_equal(chains.forecast[:, 1:], chains.demand[:, :-1])
 
 
 OWN = """
