@@ -12,8 +12,12 @@ APART = "model", *KINDS, "kernels", "precision", "tp", "context"  # shown if row
 NO_CHOICE = "serving.load.", "serving.prompt", "serving.answer"  # rows that differ in these serve another load
 DIRECT = "full-mesh", "torus", "twisted-torus"  # their links join servers of one group only
 PAGE = 'The page "Serving"'
-REPLICA_BAND = f"band: of tpot; it holds 8 of 10 measured rows. {PAGE} has the errors."
-REPLICA_USD = "$/M: GPUs, their servers and energy, without a network, which one replica does not use."
+CLIENTS = "serving.replica.clients"
+OF_REPLICAS = (
+    f"band: of tpot; it holds 8 of 10 measured rows. {PAGE} has the errors.",
+    "first pass: of a lone prompt; a first token also waits in a queue, which is left out.",
+    "$/M: GPUs, their servers and energy, without a network, which one replica does not use.",
+)
 Row = dict[str, Any]
 
 
@@ -113,6 +117,11 @@ def common(rows: list[Row]) -> str:
     words = [words for name, words in texts.items() if words and name not in apart]
     taken = dict.fromkeys(row["expert_load"] for row in rows)
     return ", ".join([*words, *(f"experts {load}" for load in taken if len(taken) > 1 or load != "balanced")])
+
+
+def apart_of_replicas(rows: list[Row]) -> list[str]:
+    """Return the columns in which replicas differ."""
+    return [name for name in ("model", "gpu", "tp", "ep", *settings_of(rows)) if len({row[name] for row in rows}) > 1]
 
 
 def common_of_replicas(row: Row, apart: list[str]) -> str:
@@ -397,6 +406,29 @@ def _equals(best: Row, rows: list[Row]) -> str:
     alike = [row["fabric"] for row in rows if digits(row) == digits(best)]
     alike = [name for name in dict.fromkeys(alike) if name != best["fabric"]]
     return f" Equal in every printed digit: {', '.join(alike)}." if alike else ""
+
+
+def client_conclusions(rows: list[Row]) -> Iterator[str]:
+    """Yield the most clients in time of each replica, where rows have a limit and differ in clients."""
+    from mfabric_jax.report.grid import group_rows
+
+    apart = apart_of_replicas(rows)
+    limited = [row for row in rows if row["tpot_limit_s"] is not None and CLIENTS in apart]
+    others = [name for name in apart if name != CLIENTS]
+    for own in group_rows(limited, *others).values():
+        first = own[0]
+        named = ", ".join([str(first["model"]), *(f"{name} {first[name]}" for name in others if name != "model")])
+        within = (
+            f"{1000 * first['tpot_limit_s']:g} ms a token{' at the slow end of the band' * (first['by'] == 'high')}"
+        )
+        most = max((row for row in own if row["in_time"]), key=lambda row: row[CLIENTS], default=None)
+        if most is None:
+            yield f"{named}: no stated number of clients is within {within}."
+            continue
+        usd = most["usd_per_million_tokens"]
+        cost = "" if usd is None else f", at {number(usd)} $ a million answer tokens"
+        end = "; more were not tried" if most[CLIENTS] == max(row[CLIENTS] for row in own) else ""
+        yield f"{named}: of the stated clients, at most {most[CLIENTS]} are within {within}{cost}{end}."
 
 
 def end_of_band(rows: list[Row]) -> str:
