@@ -244,6 +244,7 @@ def load_sentences(rows: list[Row], cases: Cases, details: bool) -> Iterator[str
             yield from _of_load(row, named)
         if any(row is chosen for chosen in best):
             yield from _of_headroom(row, named, cases)
+            yield from spare_sentences(row, named)
         yield from _late(row, named)
         yield from _unsteady(row, named, cases)
         if row["refused"]:
@@ -262,7 +263,8 @@ def _of_load(row: Row, named: str) -> Iterator[str]:
     if row["load_tokens_per_s"] is not None:
         end = ", at the slow end of the band" if row["by"] == "high" else ""
         yield (
-            f"{named}: the load is {row['load_tokens_per_s']:,.0f} tokens/s of answers, "
+            f"{named}: the load is {row['load_tokens_per_s']:,.0f} tokens/s of answers "
+            f"({number(row['load_requests_per_s'])} requests/s arrived after the warm-up), "
             f"{number(100 * row['decode_load'])} % of what {row['load_decode_gpus']:,} GPUs decode; prompts are "
             f"{number(100 * row['prefill_load'])} % of what {row['load_prefill_gpus']:,} GPUs prefill in full "
             f"passes{end}."
@@ -289,6 +291,13 @@ def _of_headroom(row: Row, named: str, cases: Cases) -> Iterator[str]:
         f"{number(100 * (now.in_time / rate - 1), 2)} % above yours "
         f"(a pool is full at {number(now.full)}){grown if more.in_time > now.in_time else ''}."
     )
+
+
+def spare_sentences(row: Row, named: str) -> Iterator[str]:
+    """Yield which pools have a single group, so that one failure stops them."""
+    sizes = {"decoding": row["load_decode_gpus"] / row["ep"], "prefill": row["load_prefill_gpus"] / row["prefill_ep"]}
+    if alone := [what for what, groups in sizes.items() if groups == 1]:
+        yield f"{named}: one failed GPU stops {' or '.join(alone)}: no other group takes over."
 
 
 def _late(row: Row, named: str) -> Iterator[str]:
@@ -359,7 +368,16 @@ def conclusions(every: list[Row]) -> Iterator[str]:
             yield f"{named}: no row fits the memory{_aims(own)}."
         elif best is not None:
             named = f"{name_row(best, every)}, batch {best['batch']:g}"
-            yield f"{_opening(best)}: {named}, at {_dollars(best)}, prefill included.{_equals(best, own)}"
+            said = f"{_opening(best)}: {named}, at {_dollars(best)}, prefill included."
+            yield f"{said}{_at_half_load(best)}{_equals(best, own)}"
+
+
+def _at_half_load(row: Row) -> str:
+    """Return the dollars if a load that was served at its peak is half of it on average."""
+    from mfabric_jax.report.served import half_load_usd
+
+    usd = half_load_usd(row)
+    return "" if usd is None else f" At half this load on average: about {number(usd)} $."
 
 
 def _aims(rows: list[Row]) -> str:
@@ -540,7 +558,8 @@ def _of_band(rows: list[Row]) -> str:
     if any(row["by"] == "high" for row in rows):
         judged = ". Rows are in time at the slow end (--by predicted uses the prediction)"
     return (
-        "band: from fast kernels with all communication hidden to the largest excess measured. Measured steps took "
+        "band: at its fast end kernels are fast and hide all communication; its slow end is the prediction times the "
+        "largest ratio measured. Measured steps took "
         f"{steps} times their prediction, prefill passes {passes} times{judged * timed}. {measured_words(rows)} "
         f"{PAGE} has the rows."
     )

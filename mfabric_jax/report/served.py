@@ -163,6 +163,12 @@ def arrival_words(row: Mapping[str, Any], resolved: Mapping[str, Any]) -> str:
     return "under the load" if known is None else f"at {number(known)} requests/s"
 
 
+def half_load_usd(row: Mapping[str, Any]) -> float | None:
+    """Return the dollars per million answer tokens where pools that are paid for a load have half of it on average."""
+    usd = usable(row.get(LOAD_USD))
+    return None if usd is None else 2 * usd
+
+
 def replica_words(row: Mapping[str, Any]) -> str:
     """Return what stands behind the dollars of a replica: no network, and whether a limit on tokens was stated."""
     return " without a network" + ("; no limit was stated" if row.get(LIMIT) is None else "")

@@ -7,7 +7,15 @@ from mfabric_jax import units
 from mfabric_jax.report.html.contenders import Contender
 from mfabric_jax.report.html.markup import small_table, tag, words
 from mfabric_jax.report.numerals import number, percent, usable
-from mfabric_jax.report.served import ARRIVING, DECODE_GPUS, PREFILL_GPUS, has_load, is_replica, is_served
+from mfabric_jax.report.served import (
+    ARRIVING,
+    DECODE_GPUS,
+    PREFILL_GPUS,
+    half_load_usd,
+    has_load,
+    is_replica,
+    is_served,
+)
 
 TPOT, TTFT = "tpot", "ttft"
 _NAMES = {TPOT: "Time per token", TTFT: "Time to the first token"}
@@ -42,7 +50,9 @@ def _gpus(row: Mapping[str, Any]) -> tuple[str, str, str]:
         return "GPUs", number(row.get("tp")), f"{pools_words(row)}; ep {number(row.get('ep'))}."
     sizes = f"ep {number(row.get('ep'))}, batch {number(row.get('batch'))}, prefill ep {number(row.get('prefill_ep'))}."
     total = row[DECODE_GPUS] + row[PREFILL_GPUS] if has_load(row) else f"groups of {number(row.get('ep'))}"
-    return "GPUs", number(total), f"{pools_words(row)}; {sizes}"
+    half = half_load_usd(row)
+    cost = "" if half is None else f" At half this load on average, a million answer tokens cost about ${number(half)}."
+    return "GPUs", number(total), f"{pools_words(row)}; {sizes}{cost}"
 
 
 def _time(row: Mapping[str, Any], what: str) -> tuple[str, str, str]:
@@ -90,7 +100,7 @@ def _line(row: Mapping[str, Any]) -> dict[str, str]:
         "token, p99 [ms]": _ms(row.get("load_tpot_p99_s"), ""),
         f"{'first pass' if is_replica(row) else 'first token'} [ms]": _ms(row.get("ttft_s"), ""),
         "first token, p99 [ms]": _ms(row.get("load_ttft_p99_s"), ""),
-        "arrive [1/s]": _UNKNOWN if arriving is None else number(arriving),
+        "arrived after the warm-up [1/s]": _UNKNOWN if arriving is None else number(arriving),
         "in time": _UNKNOWN if kept is None else percent(kept),
     }
 
