@@ -368,8 +368,8 @@ def conclusions(every: list[Row]) -> Iterator[str]:
             yield f"{named}: no row fits the memory{_aims(own)}."
         elif best is not None:
             named = f"{name_row(best, every)}, batch {best['batch']:g}"
-            said = f"{_opening(best)}: {named}, at {_dollars(best)}, prefill included."
-            yield f"{said}{_at_half_load(best)}{_equals(best, own)}"
+            words = f"{_opening(best)}: {named}, at {_dollars(best)}, prefill included."
+            yield f"{words}{_at_half_load(best)}{_equals(best, own)}"
 
 
 def _at_half_load(row: Row) -> str:

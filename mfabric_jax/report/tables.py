@@ -415,7 +415,7 @@ def served_errors(rows: Rows, errors: Rows) -> str:
     reasons = [f"{len(own)} rows: {reason}" for (reason,), own in group_rows(rows, "reason").items() if reason]
     words = ["Error: predicted over measured time per output token - 1. No prediction is fitted to such rows."]
     words += [_band_words(line) for line in errors if line["by"] == "all" and line["inside"] is not None]
-    words += _unexplained(rows)
+    words += _unexplained_sentences(rows)
     return "\n\n".join([*tables, *reasons, "\n".join(words)])
 
 
@@ -433,7 +433,7 @@ def _band_words(line: Mapping[str, Any]) -> str:
     )
 
 
-def _unexplained(rows: Rows) -> list[str]:
+def _unexplained_sentences(rows: Rows) -> list[str]:
     """Sentences on the rows that took longest, if longer than their bands: what is missing, and how to plan with it."""
     known = sorted((row for row in rows if row["error"] is not None), key=lambda row: row["error"])
     slow = [row for row in known if row["predicted_tpot_ms"] / (1 + row["error"]) > row["high_ms"]]
