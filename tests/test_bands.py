@@ -151,7 +151,7 @@ def test_a_lead_within_all_that_may_be_wrong_is_not_separable():
     )
     ends = percent(half - 1, signed=True)
     assert middle.remarks[0].startswith(
-        f"How sure {ends} is: {ends[:-1]} to {ends} as kernels, links and traffic vary; {percent(error)} more or less "
+        f"The error of {ends}: {ends[:-1]} to {ends} as kernels, links and traffic vary; {percent(error)} more or less "
         f"by the model's own error (8 in 10 of {ratio_errors().count} measured ratios; "
     )
     assert middle.remarks[1] == (
@@ -199,7 +199,7 @@ def test_what_the_model_times_alike_is_not_wrong_by_its_error():
     rows[1]["usd_per_million_tokens"] = 10.4  # dearer parts
     ranking, cell = lead(rows)
     assert cell == "+4.0%"
-    assert "nothing by the model's own error, as the times are equal" in ranking.remarks[0]
+    assert "none by the model itself, as the times are equal" in ranking.remarks[0]
 
 
 def test_more_performance_a_dollar_is_better_and_its_band_follows_the_times():

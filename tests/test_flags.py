@@ -72,6 +72,13 @@ def test_help_has_every_column_with_its_unit(command, kinds, capsys):
     assert f" [{unit}]" in said
 
 
+def test_help_of_a_setting_has_the_default_of_the_command(capsys):
+    assert main(["serve", "--help", "model.name"]) == 0
+    assert "default    mixtral-8x7b; serve: deepseek-v3\n" in capsys.readouterr().out
+    assert main(["compare", "--help", "model.name"]) == 0
+    assert "default    mixtral-8x7b\n" in capsys.readouterr().out
+
+
 def test_help_explains_a_column(capsys):
     assert main(["serve", "--help", "usd_per_million_tokens"]) == 0
     text = "usd_per_million_tokens [USD], a column of rows: Cost of a million tokens.\n"

@@ -331,7 +331,12 @@ class Kernels(Alternative, frozen=True, tag="kernels"):
     """Every kind of computation and communication runs at the measured speed of its kernels."""
 
     table: Annotated[
-        str | None, doc("A .toml or .json file with your own measurements (auto: those of the package).", file=True)
+        str | None,
+        doc(
+            "A .toml or .json file with your own measurements, in the form of mfabric_jax/workload/kernels.toml (auto:"
+            " those of the package).",
+            file=True,
+        ),
     ] = None
 
 

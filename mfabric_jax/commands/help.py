@@ -187,9 +187,9 @@ def of_cases(
     path = SHORT.get(topic, topic)
     for named in (path, flags_of_cases(command).get(f"--{topic.removeprefix('--')}", path)):
         if named in settings():
-            return "\n".join(_in_full(named))
+            return "\n".join(_in_full(named, command, below))
         if alternative := alternatives().get(named):
-            return "\n".join(_in_full(alternative[0]))
+            return "\n".join(_in_full(alternative[0], command, below))
         if inside := [inner_path for inner_path in settings() if inner_path.startswith(named + ".")]:
             return "\n".join(line for inner_path in inside for line in _setting(settings()[inner_path]))
     if column := _column(command, topic):
@@ -204,7 +204,7 @@ def _screen(command: str, cls: type, below: Sequence[SettingsLayer], reads: tupl
     yield from (f"  {line}" for line in _about(cls))
     yield "what is simulated (values separated by commas are compared); FILE: a case in TOML or JSON;"
     yield "several files are layers of one case"
-    usual = {path: value for layer in below for path, value in layer.stated.items()}
+    usual = _usual(below)
     shared = flags_of_cases()
     own = {flag: path for flag, path in flags_of_cases(command).items() if shared.get(flag) != path}
     flags = [_short(flag, usual) for flag in SHOWN if flag not in own and shared[flag].startswith(reads)]
@@ -236,6 +236,11 @@ def _columns(cells: Sequence[str], many: int) -> Iterator[str]:
     widths = [max(map(len, cells[deep * index : deep * (index + 1)]), default=0) for index in range(many)]
     for row in rows:
         yield "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)).rstrip()
+
+
+def _usual(below: Sequence[SettingsLayer]) -> dict[str, Any]:
+    """Return the defaults of a command that differ from those of a case."""
+    return {path: value for layer in below for path, value in layer.stated.items()}
 
 
 def _short(flag: str, usual: Mapping[str, Any]) -> str:
@@ -286,15 +291,17 @@ def default_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _in_full(path: str) -> Iterator[str]:
-    """Yield the full help of one setting."""
+def _in_full(path: str, command: str, below: Sequence[SettingsLayer]) -> Iterator[str]:
+    """Yield the full help of one setting; `command`, `below`: as in `of_cases`."""
     setting = settings()[path]
     yield f"{path}: {setting.doc}"
     yield f"  takes      {kind_words(setting)}"
     unit = next((unit for unit in sorted(UNITS, key=len, reverse=True) if path.endswith(unit)), None)
     if unit and isinstance(setting, Leaf):
         yield f'  units      a number, or a text in {", ".join(UNITS[unit])}, such as "2 {list(UNITS[unit])[-1]}"'
-    yield f"  default    {default_text(setting.default)}"
+    own = _usual(below).get(path)
+    usual = "" if own is None else f"; {command}: {', '.join(own) if isinstance(own, list) else default_text(own)}"
+    yield f"  default    {default_text(setting.default)}{usual}"
     if isinstance(setting, Leaf) and setting.choice:
         yield f"  belongs to {setting.choice} = {setting.of}; stating it chooses {setting.of}"
     if setting.traced:

@@ -20,9 +20,10 @@ UNREAD = {"gpu.nvswitches": ""}
 BY_REPLICAS = (
     *("model.", "gpu.", "run.dtype", "serving.replica.", "serving.tp", "serving.context", "serving.prompt"),
     *("serving.answer", "serving.formats.weights", "serving.reserved_gigabytes", "compute.kernels.table"),
+    *("serving.host_s", "serving.tpot_ms", "serving.by"),
 )
 UNREAD_BY_REPLICAS = {
-    **{"serving.tpot_ms": "", "gpu.nvswitches": ""},
+    "gpu.nvswitches": "",
     "serving.ep": "; the GPUs by which a replica's experts are split are serving.replica.ep",
 }
 FABRICS = ["fat-tree", "torus", "full-mesh", "mfabric", "nvl72"]
@@ -86,6 +87,7 @@ def run(cases: Cases, options: Options) -> None:
 
 def _serve_clients(cases: Cases, options: Options) -> None:
     shared.check_flags(cases, "serve --clients", BY_REPLICAS, unread=UNREAD_BY_REPLICAS)
+    sentences.check_use(cases)
     if options.figures is not None:
         raise InputError(f"figures do not show serve --clients; leave out --figures {options.figures}.")
     shared.check_outputs(options.out)
@@ -98,25 +100,27 @@ def _serve_clients(cases: Cases, options: Options) -> None:
     rows = shared.collect_rows("serve", options.out, effective(cases), rows_of, count, columns)
     titles = {"tpot": "tpot [ms]", "band": "band [ms]"}
     titles |= {"prompts": "of which prompts [ms]"} if options.all_columns else {}
-    titles |= {"ttft": "ttft [ms]", "tokens_per_s_per_gpu": "tokens/s/GPU", "usd_per_million_tokens": "$/M"}
+    titles |= {"ttft": "first pass [ms]", "tokens_per_s_per_gpu": "tokens/s/GPU", "usd_per_million_tokens": "$/M"}
     titles |= {"memory_gb": "memory [GB]"} if options.all_columns else {}
-    names = ["model", "gpu", "tp", "ep", *sentences.settings_of(rows)]
-    apart = [name for name in names if len({row[name] for row in rows}) > 1]
+    titles |= {"in_time": "in time"} if any(row["tpot_limit_s"] is not None for row in rows) else {"fits": "fits"}
+    apart = sentences.apart_of_replicas(rows)
     named = [report.TableColumn(name, name.removeprefix("serving.replica."), apart=True) for name in apart]
     shown = [report.TableColumn(name, title) for name, title in titles.items()]
+    shared.print_conclusions(sentences.client_conclusions(rows))
     print(sentences.common_of_replicas(rows[0], apart))
-    print(report.plain([_client_line(row) for row in rows], [*named, *shown, "fits"]))
-    shared.print_lines([sentences.REPLICA_BAND, sentences.REPLICA_USD, *unknown_prices(cases)])
+    print(report.plain([_client_line(row) for row in rows], [*named, *shown]))
+    shared.print_lines([*sentences.OF_REPLICAS, *unknown_prices(cases)])
 
 
 def _client_line(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row of the table: times in milliseconds, the band in one cell."""
     from mfabric_jax import units
-    from mfabric_jax.apps.serving.served_rows import BAND
 
     times = {name: units.to_ms(row[f"{name}_s"]) for name in ("tpot", "prompts", "ttft")}
-    low, high = (end * times["tpot"] for end in BAND)
-    return row | times | {"band": f"{low:.3g} to {high:.3g}", "fits": {True: "yes", False: "no", None: ""}[row["fits"]]}
+    low, high = (units.to_ms(row[f"tpot_{end}_s"]) for end in ("low", "high"))
+    words = {True: "yes", False: "no", None: ""}
+    judged = {"fits": words[row["fits"]], "in_time": "too large" if row["fits"] is False else words[row["in_time"]]}
+    return row | times | {"band": f"{low:.3g} to {high:.3g}"} | judged
 
 
 def _searches(cases: Cases) -> bool:

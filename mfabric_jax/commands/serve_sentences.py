@@ -12,8 +12,12 @@ APART = "model", *KINDS, "kernels", "precision", "tp", "context"  # shown if row
 NO_CHOICE = "serving.load.", "serving.prompt", "serving.answer"  # rows that differ in these serve another load
 DIRECT = "full-mesh", "torus", "twisted-torus"  # their links join servers of one group only
 PAGE = 'The page "Serving"'
-REPLICA_BAND = f"band: of tpot; it holds 8 of 10 measured rows. {PAGE} has the errors."
-REPLICA_USD = "$/M: GPUs, their servers and energy, without a network, which one replica does not use."
+CLIENTS = "serving.replica.clients"
+OF_REPLICAS = (
+    f"band: of tpot; it holds 8 of 10 measured rows. {PAGE} has the errors.",
+    "first pass: of a lone prompt; a first token also waits in a queue, which is left out.",
+    "$/M: GPUs, their servers and energy, without a network, which one replica does not use.",
+)
 Row = dict[str, Any]
 
 
@@ -113,6 +117,11 @@ def common(rows: list[Row]) -> str:
     words = [words for name, words in texts.items() if words and name not in apart]
     taken = dict.fromkeys(row["expert_load"] for row in rows)
     return ", ".join([*words, *(f"experts {load}" for load in taken if len(taken) > 1 or load != "balanced")])
+
+
+def apart_of_replicas(rows: list[Row]) -> list[str]:
+    """Return the columns in which replicas differ."""
+    return [name for name in ("model", "gpu", "tp", "ep", *settings_of(rows)) if len({row[name] for row in rows}) > 1]
 
 
 def common_of_replicas(row: Row, apart: list[str]) -> str:
@@ -235,6 +244,7 @@ def load_sentences(rows: list[Row], cases: Cases, details: bool) -> Iterator[str
             yield from _of_load(row, named)
         if any(row is chosen for chosen in best):
             yield from _of_headroom(row, named, cases)
+            yield from spare_sentences(row, named)
         yield from _late(row, named)
         yield from _unsteady(row, named, cases)
         if row["refused"]:
@@ -253,7 +263,8 @@ def _of_load(row: Row, named: str) -> Iterator[str]:
     if row["load_tokens_per_s"] is not None:
         end = ", at the slow end of the band" if row["by"] == "high" else ""
         yield (
-            f"{named}: the load is {row['load_tokens_per_s']:,.0f} tokens/s of answers, "
+            f"{named}: the load is {row['load_tokens_per_s']:,.0f} tokens/s of answers "
+            f"({number(row['load_requests_per_s'])} requests/s arrived after the warm-up), "
             f"{number(100 * row['decode_load'])} % of what {row['load_decode_gpus']:,} GPUs decode; prompts are "
             f"{number(100 * row['prefill_load'])} % of what {row['load_prefill_gpus']:,} GPUs prefill in full "
             f"passes{end}."
@@ -280,6 +291,13 @@ def _of_headroom(row: Row, named: str, cases: Cases) -> Iterator[str]:
         f"{number(100 * (now.in_time / rate - 1), 2)} % above yours "
         f"(a pool is full at {number(now.full)}){grown if more.in_time > now.in_time else ''}."
     )
+
+
+def spare_sentences(row: Row, named: str) -> Iterator[str]:
+    """Yield which pools have a single group, so that one failure stops them."""
+    sizes = {"decoding": row["load_decode_gpus"] / row["ep"], "prefill": row["load_prefill_gpus"] / row["prefill_ep"]}
+    if alone := [what for what, groups in sizes.items() if groups == 1]:
+        yield f"{named}: one failed GPU stops {' or '.join(alone)}: no other group takes over."
 
 
 def _late(row: Row, named: str) -> Iterator[str]:
@@ -350,7 +368,16 @@ def conclusions(every: list[Row]) -> Iterator[str]:
             yield f"{named}: no row fits the memory{_aims(own)}."
         elif best is not None:
             named = f"{name_row(best, every)}, batch {best['batch']:g}"
-            yield f"{_opening(best)}: {named}, at {_dollars(best)}, prefill included.{_equals(best, own)}"
+            words = f"{_opening(best)}: {named}, at {_dollars(best)}, prefill included."
+            yield f"{words}{_at_half_load(best)}{_equals(best, own)}"
+
+
+def _at_half_load(row: Row) -> str:
+    """Return the dollars if a load that was served at its peak is half of it on average."""
+    from mfabric_jax.report.served import half_load_usd
+
+    usd = half_load_usd(row)
+    return "" if usd is None else f" At half this load on average: about {number(usd)} $."
 
 
 def _aims(rows: list[Row]) -> str:
@@ -397,6 +424,29 @@ def _equals(best: Row, rows: list[Row]) -> str:
     alike = [row["fabric"] for row in rows if digits(row) == digits(best)]
     alike = [name for name in dict.fromkeys(alike) if name != best["fabric"]]
     return f" Equal in every printed digit: {', '.join(alike)}." if alike else ""
+
+
+def client_conclusions(rows: list[Row]) -> Iterator[str]:
+    """Yield the most clients in time of each replica, where rows have a limit and differ in clients."""
+    from mfabric_jax.report.grid import group_rows
+
+    apart = apart_of_replicas(rows)
+    limited = [row for row in rows if row["tpot_limit_s"] is not None and CLIENTS in apart]
+    others = [name for name in apart if name != CLIENTS]
+    for own in group_rows(limited, *others).values():
+        first = own[0]
+        named = ", ".join([str(first["model"]), *(f"{name} {first[name]}" for name in others if name != "model")])
+        within = (
+            f"{1000 * first['tpot_limit_s']:g} ms a token{' at the slow end of the band' * (first['by'] == 'high')}"
+        )
+        most = max((row for row in own if row["in_time"]), key=lambda row: row[CLIENTS], default=None)
+        if most is None:
+            yield f"{named}: no stated number of clients is within {within}."
+            continue
+        usd = most["usd_per_million_tokens"]
+        cost = "" if usd is None else f", at {number(usd)} $ a million answer tokens"
+        end = "; more were not tried" if most[CLIENTS] == max(row[CLIENTS] for row in own) else ""
+        yield f"{named}: of the stated clients, at most {most[CLIENTS]} are within {within}{cost}{end}."
 
 
 def end_of_band(rows: list[Row]) -> str:
@@ -508,7 +558,8 @@ def _of_band(rows: list[Row]) -> str:
     if any(row["by"] == "high" for row in rows):
         judged = ". Rows are in time at the slow end (--by predicted uses the prediction)"
     return (
-        "band: from fast kernels with all communication hidden to the largest excess measured. Measured steps took "
+        "band: at its fast end kernels are fast and hide all communication; its slow end is the prediction times the "
+        "largest ratio measured. Measured steps took "
         f"{steps} times their prediction, prefill passes {passes} times{judged * timed}. {measured_words(rows)} "
         f"{PAGE} has the rows."
     )

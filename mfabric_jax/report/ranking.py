@@ -357,16 +357,16 @@ def _doubts(shown: Sequence[Design], column: str) -> Iterator[str]:
         f"{percent(ratios.eight_in_ten)} more or less by the model's own error (8 in 10 of {ratios.count} measured "
         f"ratios; {_NOT_POLICIES if shown[number].differs_in_policy(shown[0]) else _FEW_FABRICS})"
         if shown[0].mean[TIME] > 0
-        else f"{percent(_OF_FLOWS)} more or less at flow level"
+        else f"{percent(_OF_FLOWS)} more or less, that of all-to-all times at flow level"
     )
     words = {
         SPREAD: "{} as kernels, links and traffic vary",
         QUOTES: "{} at other quoted prices",
-        MODEL: error if len(set(over.by[MODEL])) > 1 else "nothing by the model's own error, as the times are equal",
+        MODEL: error if len(set(over.by[MODEL])) > 1 else "none by the model itself, as the times are equal",
     }
     known = [name for name in words if name in over.by]
     each = [words[name].format(f"{' to '.join(_percent_texts(over.by[name]))}%") for name in known]
-    yield f"How sure {percent(over.ratio - 1, signed=True)} is: {'; '.join(each)}."
+    yield f"The error of {percent(over.ratio - 1, signed=True)}: {'; '.join(each)}."
     if not over.separable:
         largest = max(over.by, key=lambda name: over.by[name][1] - over.by[name][0])
         tries = [_TRY[name] for name in over.undone_by or [largest]]
@@ -430,11 +430,12 @@ def not_ranked(rows: Rows) -> list[str]:
         "being a bound that circuits may not reach": sum(row.get("policy") == BOUND for row in rows),
         "computing above the peak of the GPU that is priced": above if above < len(rows) else 0,
     }
-    late = sum(map(served.is_late, rows))
-    skipped = any(served.is_late(row) and not served.has_load(row) for row in rows) and any(map(served.has_load, rows))
-    dearer = " or were not simulated, because they cost more" if skipped else ""
-    are_late = [f"Not ranked: {count_phrase(late, 'row')} {'is' if late == 1 else 'are'} not in time{dearer}."]
+    late = list(filter(served.is_late, rows))
+    dear = sum(not served.has_load(row) for row in late) if any(map(served.has_load, rows)) else 0
+    slow = len(late) - dear
+    are_late = f"Not ranked: {count_phrase(slow, 'row')} {'is' if slow == 1 else 'are'} not in time."
+    are_dear = f"Not simulated, because another size provably costs less: {count_phrase(dear, 'row')}."
     return [
         *(f"Not ranked for {why}: {count_phrase(count, 'row')}." for why, count in reasons.items() if count),
-        *are_late * (late > 0),
+        *(sentence for sentence, count in ((are_late, slow), (are_dear, dear)) if count),
     ]

@@ -8,7 +8,7 @@ from mfabric_jax import units
 from mfabric_jax.case.paths import settings
 from mfabric_jax.report.numerals import plain_scalar, usable
 from mfabric_jax.report.query import RUNS
-from mfabric_jax.report.served import LIMIT, has_load, is_served
+from mfabric_jax.report.served import LIMIT, has_load, is_replica, is_served
 
 _COMMAND = "serve"
 _COLUMNS: dict[
@@ -70,7 +70,7 @@ def _settings_of(row: Mapping[str, Any], effective: Mapping[str, Any]) -> Iterat
     sources, varied = effective.get("sources", {}), effective.get("varied", ())
     known = {path: value for path, value in row.items() if path in settings()}
     for path, value in {**effective["stated"], **known}.items():
-        if path in _OF_SEARCH or path in _CHOSEN:
+        if (path in _OF_SEARCH and not is_replica(row)) or path in _CHOSEN:
             continue
         stored: Any = row.get(path if path in row else str(_COLUMNS.get(path)))
         if stored is None and sources.get(path) == _COMMAND:  # a default that these rows do not read

@@ -16,10 +16,10 @@ LIMIT, IN_TIME, LOAD_USD = "tpot_limit_s", "in_time", "load_usd_per_million_toke
 POOLS = DECODE_GPUS, PREFILL_GPUS = "load_decode_gpus", "load_prefill_gpus"
 RATE, ARRIVING = "serving.load.rate", "load_requests_per_s"
 _OF_LOAD = "serving.load.", "serving.prompt", "serving.answer"
-_LIMITS = {  # settings by column, and what turns their values into those of rows
-    LIMIT: ("serving.tpot_ms", units.ms),
-    "ttft_limit_s": ("serving.load.ttft_ms", units.ms),
-    "in_slo_limit": ("serving.load.keep", float),
+_LIMITS = {  # settings by column, the first stated one, and what turns their values into those of rows
+    LIMIT: (("serving.load.tpot_ms", "serving.tpot_ms"), units.ms),
+    "ttft_limit_s": (("serving.load.ttft_ms",), units.ms),
+    "in_slo_limit": (("serving.load.keep",), float),
 }
 _GROUPS = "_groups"  # numbers of groups are a choice, not a load
 _CHOICES = (
@@ -35,6 +35,11 @@ def is_served(row: Mapping[str, Any]) -> bool:
     return PER_USER in row and usable(row.get(PER_GPU)) is not None
 
 
+def is_replica(row: Mapping[str, Any]) -> bool:
+    """Return whether a row is one of `mfabric serve --clients`: of GPUs that prefill and decode, without a network."""
+    return is_served(row) and row.get("fabric") is None
+
+
 def has_load(row: Mapping[str, Any]) -> bool:
     return row.get(DECODE_GPUS) is not None
 
@@ -43,18 +48,19 @@ def with_limits(rows: Rows, resolved: Mapping[str, Any]) -> Rows:
     """Return rows of serving with their limits: those of their columns, else of the settings of all rows."""
     if not is_served(rows[0]):
         return rows
-    open_limits = {name: limit for name, limit in _LIMITS.items() if name not in rows[0]}
+    open_limits = {name: limit for name, limit in _LIMITS.items() if all(row.get(name) is None for row in rows)}
     return [{**row, **_limits(row, resolved, open_limits)} for row in rows]
 
 
 def _limits(row: Mapping[str, Any], resolved: Mapping[str, Any], limits: Mapping[str, Any]) -> dict[str, Any]:
     """The limits of a row that are known, from the columns of settings in which runs differ, or the settings of all."""
-    stated = {name: row.get(path, resolved.get(path)) for name, (path, _) in limits.items() if path in resolved}
-    return {
-        name: None if value is None else limits[name][1](value)
-        for name, value in stated.items()
-        if not isinstance(value, list)
-    }
+    known = {}
+    for name, (paths, of) in limits.items():
+        values = [row.get(path, resolved[path]) for path in paths if path in resolved]
+        value = next((value for value in values if value is not None), None)
+        if values and not isinstance(value, list):
+            known[name] = None if value is None else of(value)
+    return known
 
 
 def usd_column(row: Mapping[str, Any]) -> str:
@@ -155,6 +161,17 @@ def arrival_words(row: Mapping[str, Any], resolved: Mapping[str, Any]) -> str:
     stated = [row.get(RATE), resolved.get(RATE), row.get(ARRIVING)]
     known = next((value for value in map(_number, stated) if value is not None), None)
     return "under the load" if known is None else f"at {number(known)} requests/s"
+
+
+def half_load_usd(row: Mapping[str, Any]) -> float | None:
+    """Return the dollars per million answer tokens where pools that are paid for a load have half of it on average."""
+    usd = usable(row.get(LOAD_USD))
+    return None if usd is None else 2 * usd
+
+
+def replica_words(row: Mapping[str, Any]) -> str:
+    """Return what stands behind the dollars of a replica: no network, and whether a limit on tokens was stated."""
+    return " without a network" + ("; no limit was stated" if row.get(LIMIT) is None else "")
 
 
 def _number(value: Any) -> float | None:

@@ -425,7 +425,7 @@ def servings(rows: Rows, summary: Rows, bands: Rows) -> str:
 
 
 _SERVED_ERRORS = (
-    *(TableColumn("group"), TableColumn("rows"), TableColumn("unsaid", "not said")),
+    *(TableColumn("group"), TableColumn("rows"), TableColumn("unsaid", "not predicted")),
     TableColumn("median_error", "median |error|", percent=True),
     *(TableColumn("mean_error", "mean |error|", percent=True), TableColumn("bias", percent=True)),
 )
@@ -449,14 +449,41 @@ def served_errors(rows: Rows, errors: Rows) -> str:
     reasons = [f"{len(own)} rows: {reason}" for (reason,), own in group_rows(rows, "reason").items() if reason]
     words = ["Error: predicted over measured time per output token - 1. No prediction is fitted to such rows."]
     words += [_band_words(line) for line in errors if line["by"] == "all" and line["inside"] is not None]
+    words += _unexplained_sentences(rows)
     return "\n\n".join([*tables, *reasons, "\n".join(words)])
+
+
+_FEWEST_FOR_A_BAND = 10  # measured rows from which bands are made anew
+_MOST_UNEXPLAINED = 3  # rows in sentences
 
 
 def _band_words(line: Mapping[str, Any]) -> str:
     held = f"{percent(line['inside'])} of the measured rows lie within their bands (low_ms to high_ms)"
-    if line["left_out"] is None:
+    if line["left_out"] is None or line["rows"] - line["unsaid"] < _FEWEST_FOR_A_BAND:
         return f"{held}."
-    return f"{held}; bands made without a row's model, GPU and engine hold {percent(line['left_out'])}."
+    return (
+        f"{held}. Bands made of these rows hold {percent(line['left_out'])} of the rows whose model, GPU and engine "
+        "they were made without."
+    )
+
+
+def _unexplained_sentences(rows: Rows) -> list[str]:
+    """Sentences on the rows that took longest, if longer than their bands: what is missing, and how to plan with it."""
+    known = sorted((row for row in rows if row["error"] is not None), key=lambda row: row["error"])
+    slow = [row for row in known if row["predicted_tpot_ms"] / (1 + row["error"]) > row["high_ms"]]
+    sentences = []
+    for row in slow[:_MOST_UNEXPLAINED]:
+        named = (
+            f"{row['model_path']} on {row['tp_size']} {row['system']}, {row['backend']}, {row['batch_size']} requests"
+        )
+        measured_ms, host_s = row["predicted_tpot_ms"] / (1 + row["error"]), row["unexplained_s"]
+        sentences.append(
+            f"{named}: {number(measured_ms)} ms is {number(1 / (1 + row['error']))} times the prediction; "
+            f"{number(units.to_ms(host_s))} ms a step are unexplained: hosts, schedulers and waits for memory are left "
+            f"out. To plan with it: mfabric serve --clients {row['batch_size']} --set serving.host_s={host_s:.3g}."
+        )
+    more = len(slow) - len(sentences)
+    return sentences + ([f"{more} more rows took longer than their bands (unexplained_s)."] if more > 0 else [])
 
 
 def _run(row: Mapping[str, Any]) -> Mapping[str, Any]:

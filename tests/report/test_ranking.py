@@ -66,7 +66,7 @@ def test_the_cheapest_tokens_win_and_what_cannot_be_is_not_counted():
     assert ranking.remarks == [
         "Lines show the best of each fabric and optical switch, at most 5; 3 more combinations that differ in "
         "optical_degree, nic_gbps are in the rows below.",
-        "How sure +12.5% is: nothing by the model's own error, as the times are equal.",
+        "The error of +12.5%: none by the model itself, as the times are equal.",
         "Fastest is mfabric with rotornet, 400 Gbps, optical_degree 6: 8 s an iteration.",
         "By performance per dollar of the network, mfabric with rotornet, 400 Gbps, optical_degree 6 leads.",
         "Not ranked for lack of dollars a token: mfabric with rotornet.",
@@ -188,6 +188,6 @@ def test_designs_of_the_same_value_get_neither_an_error_nor_advice():
     same = "Equal by dollars a token: fat-tree, 400 Gbps; rail-optimized, 400 Gbps. The model gives them the same."
     assert ranking.conclusion == same
     assert ranking.lines[1]["over best"] == "+0.0% equal"
-    assert not [line for line in ranking.remarks if line.startswith(("How sure", "To tell them apart"))]
+    assert not [line for line in ranking.remarks if line.startswith(("The error of", "To tell them apart"))]
     (three,) = rankings(rows, {}).values()
-    assert [line for line in three.remarks if line.startswith("How sure +80.0% is")]
+    assert [line for line in three.remarks if line.startswith("The error of +80.0%")]

@@ -5,9 +5,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mfabric_jax import units
+from mfabric_jax.apps.serving.deployment import limit_basis
 from mfabric_jax.apps.serving.group import group_of
 from mfabric_jax.apps.serving.layer_parts import request_bytes, table_of, weight_bytes
+from mfabric_jax.apps.serving.limits import is_in_time
 from mfabric_jax.apps.serving.replica import ServedReplica, first_token_s, replica, token_seconds
+from mfabric_jax.apps.serving.served_rows import BAND
 from mfabric_jax.case import Case, Cases
 from mfabric_jax.checks import Misfit
 from mfabric_jax.evaluate.resolving.resolve import gpu_of, model_of
@@ -16,7 +19,7 @@ from mfabric_jax.evaluate.rows.costs import MILLION, Bill, bill_of, unknown_part
 from mfabric_jax.workload.gpus import Gpu
 from mfabric_jax.workload.measured_kernels import FASTEST
 
-SHOWN = {"model.name", "gpu.name", "serving.tp", "serving.replica.ep"}  # settings that have columns
+SHOWN = {"model.name", "gpu.name", "serving.tp", "serving.replica.ep", "serving.by"}  # settings that have columns
 UNREAD = {"network.fabric": "fat-tree"}  # replicas lie inside a server
 
 
@@ -56,18 +59,23 @@ def client_row(case: Case) -> dict[str, Any]:
     """Return the row of a case that states `serving.replica.clients`."""
     serving, model, gpu = case.serving, replica_of(case), gpu_of(case)
     clients, prompt = serving.replica.clients or 1, int(serving.prompt or serving.context)
-    seconds = token_seconds(model, clients, prompt, serving.answer)
+    seconds = token_seconds(model, clients, prompt, serving.answer, serving.host_s)
+    low_s, high_s = (end * seconds.tpot_s for end in BAND)
     reserved = float(units.gigabytes(serving.reserved_gigabytes))
     held = weight_bytes(model) + clients * request_bytes(model, prompt + serving.answer) + reserved
-    return {
+    row = {
         **{"model": model_of(case).label, "gpu": gpu.name, "tp": serving.tp, "ep": serving.replica.ep},
-        **{"tpot_s": seconds.tpot_s, "step_s": seconds.step_s, "prompts_s": seconds.prompts_s},
-        "ttft_s": first_token_s(model, prompt) + units.ms(serving.replica.first_token_ms),
+        "tpot_s": seconds.tpot_s,
+        "tpot_limit_s": None if serving.tpot_ms is None else units.ms(serving.tpot_ms),
+        **{"tpot_low_s": low_s, "tpot_high_s": high_s, "step_s": seconds.step_s, "prompts_s": seconds.prompts_s},
+        "ttft_s": first_token_s(model, prompt, serving.host_s) + units.ms(serving.replica.first_token_ms),
+        "by": limit_basis(case),
         "tokens_per_s_per_gpu": clients / seconds.tpot_s / serving.tp,
         "tokens_per_s_per_user": 1 / seconds.tpot_s,
         **_memory(held, gpu),
         "usd_per_million_tokens": _usd_per_million(case, clients / seconds.tpot_s),
     }
+    return row | {"in_time": is_in_time(row)}
 
 
 def _usd_per_million(case: Case, tokens_per_s: float) -> float | None:

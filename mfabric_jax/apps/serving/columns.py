@@ -16,7 +16,7 @@ DEPLOYMENT = Columns(
     Column("precision", TEXT, "Format of dispatched tokens."),
     Column("ep", "GPUs", "GPUs that share the experts."),
     Column("tp", "GPUs", "Tensor-parallel degree of attention."),
-    Column("batch", "tokens", "Tokens of a GPU in one micro-batch."),
+    Column("batch", "tokens", "Tokens of a GPU in one micro-batch; two run with `overlap`, else one."),
     Column("context", "tokens", "Mean tokens in a request's cache."),
     Column("overlap", TRUTH, "Whether decoding hides communication behind a second micro-batch."),
     ASSUMED["expert_load"],
@@ -153,12 +153,13 @@ LOADED = Columns(
 SERVE = Columns(SERVED, LOADED, SPLIT)
 CLIENTS = Columns(
     *(DEPLOYMENT[name] for name in ("model", "gpu", "tp", "ep")),
-    STEP["tpot_s"],
+    *(STEP[name] for name in ("tpot_s", "tpot_limit_s", "tpot_low_s", "tpot_high_s")),
     Column("step_s", "s", "Time of a decoding step.", detail=True),
     Column("prompts_s", "s", "Part of `tpot_s` taken by prompts of other clients.", detail=True),
-    *(STEP[name] for name in ("ttft_s", "tokens_per_s_per_gpu", "tokens_per_s_per_user")),
+    *(STEP[name] for name in ("ttft_s", "by", "tokens_per_s_per_gpu", "tokens_per_s_per_user")),
     *(MEMORY[name] for name in ("memory_gb", "gpu_memory_gb", "fits")),
     COST["usd_per_million_tokens"],
+    SERVED["in_time"],
 )
 """Columns of `serve --clients`."""
 SERVED_ROWS = Columns(
@@ -166,6 +167,11 @@ SERVED_ROWS = Columns(
     Column("low_ms", "ms", "Low end of the band in which 8 of 10 measured rows lay."),
     Column("high_ms", "ms", "High end of the band in which 8 of 10 measured rows lay."),
     Column("error", "", "Predicted over measured time, minus 1."),
+    Column(
+        "unexplained_s",
+        "s",
+        "The `serving.host_s` with which `serve --clients` predicts the measured time; empty if it already is longer.",
+    ),
     Column("reason", TEXT, "Why the row cannot be predicted."),
 )
 """Columns that `validate serving --rows` adds to those of the file that it reads (docs/serving.md)."""

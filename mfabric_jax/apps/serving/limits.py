@@ -13,15 +13,15 @@ def is_in_time(row: Mapping[str, Any]) -> bool:
     requests must be in time, and no pool may be asked for more than its capacity: such a pool keeps up only with a
     short load. A load that was not simulated is in time for nobody.
     """
-    if not row["fits"] or row.get("unsimulated"):
+    if row["fits"] not in (True, None) or row.get("unsimulated"):
         return False
     return _meets_limits(row) if row.get("load_requests") is None else _keeps_up(row)
 
 
 def _meets_limits(row: Mapping[str, Any]) -> bool:
     end = "_high" if row["by"] == "high" else ""
-    limits = [(row[f"{what}{end}_s"], row[f"{what}_limit_s"]) for what in ("tpot", "ttft")]
-    return all(limit is None or seconds <= limit for seconds, limit in limits)
+    limits = {what: row.get(f"{what}_limit_s") for what in ("tpot", "ttft")}  # a replica has none to the first token
+    return all(limit is None or row[f"{what}{end}_s"] <= limit for what, limit in limits.items())
 
 
 def _keeps_up(row: Mapping[str, Any]) -> bool:

@@ -169,33 +169,39 @@ def pass_parts(model: ServedReplica, tokens: PassTokens) -> LayerParts:
 
 # --------------------------------------------------------------------------------------------------------------- tokens
 class TokenSeconds(NamedTuple):
-    """Seconds of a token: a decoding step, the prompts of others that a token waits for, and the parts of the step."""
+    """Seconds of a token: a decoding step, the prompts of others that a token waits for, and the parts of the step.
+
+    `passes`: passes that fall on a token: the step, and prompts in passes of their own. Each waits for hosts.
+    """
 
     step_s: float
     prompts_s: float
     parts: LayerParts
+    passes: float = 1.0
 
     @property
     def tpot_s(self) -> float:
         return self.step_s + self.prompts_s
 
 
-def token_seconds(model: ServedReplica, requests: float, prompt: float, answer: float) -> TokenSeconds:
+def token_seconds(
+    model: ServedReplica, requests: float, prompt: float, answer: float, host_s: float = 0.0
+) -> TokenSeconds:
     """Return the seconds from token to token where `requests` at a time have prompts and answers of these lengths.
 
     An answer sees its prompt and, on average, half of itself. While a request writes its answer, each of the others
     brings one prompt, so that requests / answer prompts fall on a token. A prompt takes a pass of its own or, if the
-    engine mixes, what it adds to a step.
+    engine mixes, what it adds to a step. `host_s`: seconds that every pass waits for hosts.
     """
-    decoding = PassTokens(requests, prompt + answer / 2)
+    decoding, prompts = PassTokens(requests, prompt + answer / 2), requests / answer
     step = pass_parts(model, decoding)
+    step_s = step.total + host_s
     if model.habits.mixes:
         added_s = pass_parts(model, decoding._replace(prompts=prompt, length=prompt)).total - step.total
-    else:
-        added_s = pass_parts(model, PassTokens(prompts=prompt, length=prompt)).total
-    return TokenSeconds(step.total, requests / answer * added_s, step)
+        return TokenSeconds(step_s, prompts * added_s, step)
+    return TokenSeconds(step_s, prompts * first_token_s(model, prompt, host_s), step, 1 + prompts)
 
 
-def first_token_s(model: ServedReplica, prompt: float) -> float:
-    """Return the seconds of a lone prompt's pass, which its first token ends."""
-    return pass_parts(model, PassTokens(prompts=prompt, length=prompt)).total
+def first_token_s(model: ServedReplica, prompt: float, host_s: float = 0.0) -> float:
+    """Return the seconds of a lone prompt's pass, which its first token ends; `host_s`: its wait for hosts."""
+    return pass_parts(model, PassTokens(prompts=prompt, length=prompt)).total + host_s

@@ -12,7 +12,7 @@ from mfabric_jax.report.numerals import number
 from mfabric_jax.report.query import RUNS
 from mfabric_jax.report.ranking import FAILURE
 from mfabric_jax.report.row_remarks import job_words
-from mfabric_jax.report.served import is_served
+from mfabric_jax.report.served import is_replica, is_served
 
 _MADE = {
     "command": "by mfabric {}",
@@ -32,9 +32,10 @@ def assumed_section(rows: Rows, effective: Mapping[str, Any], command: str | Non
     lines = [*_jobs(rows), ("GPUs", _gpus(rows, effective)), *_from(rows, resolved)]
     lines += [("Prices", sentence) for sentence in _own_prices(effective)]
     of_serving = is_served(rows[0])
-    lines = (
-        [("Requests", _requests(resolved)), *(line for line in lines if line[0] != "Traffic")] if of_serving else lines
-    )
+    if of_serving:
+        unread = ("Traffic", "Experts", "Network") if is_replica(rows[0]) else ("Traffic",)
+        lines = [("Requests", _requests(resolved)), *(line for line in lines if line[0] not in unread)]
+        lines += [("Network", "without a network: a replica lies inside a server")] if is_replica(rows[0]) else []
     if (
         not of_serving
         and any(row.get(TOKEN_USD) is not None for row in rows)

@@ -89,7 +89,7 @@ def contenders(ranking: Ranking) -> list[Contender]:
 def _name(design: Design) -> str:
     """The kind of a design; of serving, GPUs come first."""
     gpu = design.settings.get(GPU)
-    return f"{gpu} on {design.network}" if gpu and is_served(design.rows[0]) else design.kind
+    return f"{gpu} on {design.network}" if gpu and design.network and is_served(design.rows[0]) else design.kind
 
 
 def _choice(design: Design) -> str:

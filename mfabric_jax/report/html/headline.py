@@ -13,7 +13,7 @@ from mfabric_jax.report.html.served_facts import pools_words, served_facts
 from mfabric_jax.report.numerals import count_phrase, number, percent
 from mfabric_jax.report.ranking import Ranking
 from mfabric_jax.report.row_remarks import band_words, errors_words
-from mfabric_jax.report.served import LOAD_USD, arrival_words, is_served, verdict_without
+from mfabric_jax.report.served import LOAD_USD, arrival_words, is_replica, is_served, replica_words, verdict_without
 from mfabric_jax.support.bands import HIGH, LOW
 from mfabric_jax.support.measured_errors import date_of_errors, ratio_errors
 
@@ -61,6 +61,8 @@ def verdict_words(ranking: Ranking, own: Sequence[Contender], effective: Mapping
     """Return the verdict on a ranking, such as "fat-tree costs least: $0.219 a million tokens"."""
     unit = VALUES[ranking.column].unit
     value = f"{values_words(_equal(own) or own[:1])} {unit}".strip()
+    if is_replica(own[0].design.rows[0]):
+        value += replica_words(own[0].design.rows[0])
     if ranking.column == LOAD_USD:
         value = f"{value} {arrival_words(own[0].design.rows[0], effective.get('resolved', {}))}"
     if equal := _equal(own):
@@ -198,10 +200,10 @@ def _prices(rows: Rows, effective: Mapping[str, Any]) -> Fact | None:
             f"{count_phrase(changed, 'price')} {'differs' if changed == 1 else 'differ'} from the usual.",
         )
     table, gpus = package_table(), gpus_of(rows, effective)
+    networks = [] if is_replica(rows[0]) else [table["source"]["switch_port"]]
     sources = [f"{gpu}: {table['gpus'][gpu]['source']}" for gpu in gpus if gpu in table["gpus"]]
-    network = table["source"]["switch_port"]
-    dates = ", ".join([f"network {_date(network)}", *_dates_of_gpus(sources)])
-    return "Prices of", dates, ". ".join([f"Network: {network}", *sources]) + "."
+    dates = ", ".join([*(f"network {_date(network)}" for network in networks), *_dates_of_gpus(sources)])
+    return "Prices of", dates, ". ".join([*(f"Network: {network}" for network in networks), *sources]) + "."
 
 
 def _dates_of_gpus(sources: Sequence[str]) -> list[str]:

@@ -7,10 +7,19 @@ from mfabric_jax import units
 from mfabric_jax.report.html.contenders import Contender
 from mfabric_jax.report.html.markup import small_table, tag, words
 from mfabric_jax.report.numerals import number, percent, usable
-from mfabric_jax.report.served import ARRIVING, DECODE_GPUS, PREFILL_GPUS, has_load, is_served
+from mfabric_jax.report.served import (
+    ARRIVING,
+    DECODE_GPUS,
+    PREFILL_GPUS,
+    half_load_usd,
+    has_load,
+    is_replica,
+    is_served,
+)
 
 TPOT, TTFT = "tpot", "ttft"
 _NAMES = {TPOT: "Time per token", TTFT: "Time to the first token"}
+_FIRST_PASS = "First pass"
 _UNKNOWN = "-"
 
 
@@ -29,7 +38,7 @@ def served_facts(best: Contender) -> list[tuple[str, str, str]]:
 
 def pools_words(row: Mapping[str, Any]) -> str:
     """Return the GPUs of both pools of a row of serving."""
-    if row.get("prefill_gpus") is None:
+    if is_replica(row):
         return f"one replica of {number(row.get('tp'))}"
     if not has_load(row):
         return f"{number(row.get('prefill_gpus'))} prefill for each decode GPU"
@@ -37,24 +46,30 @@ def pools_words(row: Mapping[str, Any]) -> str:
 
 
 def _gpus(row: Mapping[str, Any]) -> tuple[str, str, str]:
-    if row.get("prefill_gpus") is None:
+    if is_replica(row):
         return "GPUs", number(row.get("tp")), f"{pools_words(row)}; ep {number(row.get('ep'))}."
     sizes = f"ep {number(row.get('ep'))}, batch {number(row.get('batch'))}, prefill ep {number(row.get('prefill_ep'))}."
     total = row[DECODE_GPUS] + row[PREFILL_GPUS] if has_load(row) else f"groups of {number(row.get('ep'))}"
-    return "GPUs", number(total), f"{pools_words(row)}; {sizes}"
+    half = half_load_usd(row)
+    cost = "" if half is None else f" At half this load on average, a million answer tokens cost about ${number(half)}."
+    return "GPUs", number(total), f"{pools_words(row)}; {sizes}{cost}"
 
 
 def _time(row: Mapping[str, Any], what: str) -> tuple[str, str, str]:
     """A time under the load (p99), else the predicted one, beside its limit and its band."""
+    if what == TTFT and is_replica(row):
+        return _FIRST_PASS, _ms(row.get("ttft_s")), "of a lone prompt; a first token also waits in a queue."
     limit = usable(row.get(f"{what}_limit_s"))
-    known = f"limit {_ms(limit)}; " if limit is not None else "no limit; " if f"{what}_limit_s" in row else ""
+    known = (
+        f"limit {_ms(limit)}; " if limit is not None else "no limit was stated; " if f"{what}_limit_s" in row else ""
+    )
     band = [usable(row.get(f"{what}_{end}_s")) for end in ("low", "high")]
     ends = f"band {_ms(band[0], '')} to {_ms(band[1])}" if None not in band else ""
     alone = f"{_ms(row.get(f'{what}_s'))}"
     p99 = usable(row.get(f"load_{what}_p99_s"))
     if p99 is None:
         return _NAMES[what], alone, f"{known}{ends}".strip("; ") + "."
-    usual = "predicted in full batches" if what == TPOT else "without a queue"
+    usual = "predicted in full batches" if what == TPOT else "in a full pass, without a queue"
     return f"{_NAMES[what]}, p99", _ms(p99), f"{known}{alone} {usual}{', ' * bool(ends)}{ends}."
 
 
@@ -83,9 +98,9 @@ def _line(row: Mapping[str, Any]) -> dict[str, str]:
         "token [ms]": _ms(row.get("tpot_s"), ""),
         "slow end [ms]": _ms(row.get("tpot_high_s"), ""),
         "token, p99 [ms]": _ms(row.get("load_tpot_p99_s"), ""),
-        "first token [ms]": _ms(row.get("ttft_s"), ""),
+        f"{'first pass' if is_replica(row) else 'first token'} [ms]": _ms(row.get("ttft_s"), ""),
         "first token, p99 [ms]": _ms(row.get("load_ttft_p99_s"), ""),
-        "arrive [1/s]": _UNKNOWN if arriving is None else number(arriving),
+        "arrived after the warm-up [1/s]": _UNKNOWN if arriving is None else number(arriving),
         "in time": _UNKNOWN if kept is None else percent(kept),
     }
 

@@ -1,6 +1,7 @@
 """A closed loop of clients on one replica: rows, memory by hand, and what is refused."""
 
 import csv
+import html
 import re
 
 import pytest
@@ -69,6 +70,23 @@ def bytes_of(attention, gpus, requests, **changes):
     return weight_bytes(served) + requests * request_bytes(served, 10)
 
 
+def test_hosts_delay_every_step():
+    plain, delayed = client_row(CASE), client_row(CASE.with_({"serving.host_s": 0.019}))
+    assert delayed["step_s"] == pytest.approx(plain["step_s"] + 0.019)
+    assert delayed["ttft_s"] == pytest.approx(plain["ttft_s"] + 0.019)
+
+
+def test_limits_compare_the_slow_end_of_the_band():
+    plain = client_row(CASE)
+    assert (plain["tpot_limit_s"], plain["by"], plain["in_time"]) == (None, "predicted", True)
+    between = 1.1 * 1000 * plain["tpot_s"]  # within the band
+    late = client_row(CASE.with_({"serving.tpot_ms": between}))
+    assert (late["tpot_limit_s"], late["by"], late["in_time"]) == (pytest.approx(between / 1000), "high", False)
+    assert client_row(CASE.with_({"serving.tpot_ms": between, "serving.by": "predicted"}))["in_time"]
+    assert client_row(CASE.with_({"serving.tpot_ms": 1.25 * 1000 * plain["tpot_s"]}))["in_time"]
+    assert not client_row(CASE.with_({"gpu.name": "H100-SXM", "serving.tpot_ms": 1000.0}))["in_time"]  # too large
+
+
 def test_memory_by_hand():
     # Two blocks. Attention: 1000 x (32 + 2 x 16) + 32 x 1000 parameters; experts 4 x 3 x 1000 x 100; router 1000 x 4;
     # embedding and head 500 x 1000 each.
@@ -100,12 +118,40 @@ def test_a_replica_lies_inside_a_server_or_a_domain():
         client_row(CASE.with_({"serving.tp": 16}))
 
 
+def page_words(page):
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page.read_text(encoding="utf-8"))).split())
+
+
+def test_the_most_clients_in_time(tmp_path, capsys):
+    out, page = tmp_path / "rows.csv", tmp_path / "page.html"
+    words = ["serve", "--gpu", "H200-SXM,B200-HGX", "--tp", "8", "--isl", "1024", "--osl", "1024", "--engine", "sglang"]
+    words += ["--clients", "16,64,256", "--out", str(out)]
+    assert cli.main([*words, "--tpot-ms", "36"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert (
+        "gpu H200-SXM: of the stated clients, at most 16 are within 36 ms a token at the slow end of the band" in said
+    )
+    assert "gpu B200-HGX: of the stated clients, at most 64 are within 36 ms" in said
+    assert "in time" in said
+    assert cli.main(["report", str(out), "--out", str(page)]) == 0
+    text = page_words(page)
+    assert re.search(r"B200-HGX costs least: \$[\d.]+ a million tokens without a network Best", text)
+    assert "Not ranked: 3 rows are not in time." in text
+    assert "limit 36 ms" in text
+    assert re.search(r"mfabric serve .*--gpu B200-HGX .*--clients 64 .*--tpot-ms 36 ", text)
+    assert cli.main([*words[:-2], "--tpot-ms", "10", "--by", "predicted"]) == 0
+    assert "no stated number of clients is within 10 ms a token." in " ".join(capsys.readouterr().out.split())
+    assert cli.main([*words[:-2], "--by", "predicted"]) == 2
+
+
 def test_the_command_prints_and_writes(tmp_path, capsys):
     out = tmp_path / "rows.csv"
     words = ["--model", "deepseek-v3", "--gpu", "H200-SXM", "--tp", "8", "--clients", "4,16", "--out", str(out)]
     assert cli.main(["serve", *words, "--isl", "1024", "--osl", "512", "--engine", "sglang"]) == 0
     said = capsys.readouterr().out
-    assert all(line.startswith("clients ") for line in said.splitlines() if "tpot [ms]" in line or "ttft" in line)
+    assert all(
+        line.startswith("clients ") for line in said.splitlines() if "tpot [ms]" in line or "first pass [ms]" in line
+    )
     assert max(map(len, said.splitlines()[:4])) <= 80
     assert "without a network" in said
     tpot_ms, low, high = re.search(r"^ *4 .* ([\d.]+) +([\d.]+) to ([\d.]+)", said, re.MULTILINE).groups()
@@ -119,7 +165,13 @@ def test_the_command_prints_and_writes(tmp_path, capsys):
     assert float(rows[1]["usd_per_million_tokens"]) == pytest.approx(client_row(CASE)["usd_per_million_tokens"])
     page = tmp_path / "page.html"
     assert cli.main(["report", str(out), "--out", str(page)]) == 0
-    assert "one replica of 8" in page.read_text(encoding="utf-8")
+    text = page_words(page)
+    assert "one replica of 8" in text
+    assert "a million tokens without a network; no limit was stated" in text
+    assert "without a network: a replica lies inside a server" in text
+    assert not re.search(r"NICs of|Network: arXiv|network 2025| on  ?costs|no limit\b(?! was)", text)
+    assert "First pass" in text
+    assert "first token [ms]" not in text
     for more, words in (
         (("--clients", "4", "--ep", "8"), "serving.ep is not read by serve --clients; the GPUs by which a replica's"),
         (("--clients", "4", "--fabric", "torus"), "network.fabric is not read by serve --clients"),

@@ -219,6 +219,18 @@ def test_prompts_of_others_take_passes_of_their_own():
     assert step.total - prompt.total == us(2 * 1000)
 
 
+def test_every_pass_waits_for_hosts():
+    plain, delayed = (token_seconds(counted(), 8, 512, 64, host_s) for host_s in (0.0, 0.01))
+    assert delayed.step_s == pytest.approx(plain.step_s + 0.01)
+    assert delayed.prompts_s == pytest.approx(plain.prompts_s + 8 / 64 * 0.01)
+    assert plain.passes == 1 + 8 / 64
+    assert first_token_s(counted(), 512, 0.01) == pytest.approx(first_token_s(counted(), 512) + 0.01)
+    mixing = counted(habits=USUAL._replace(mixes=True))  # prompts take no passes of their own
+    plain, delayed = (token_seconds(mixing, 8, 512, 64, host_s) for host_s in (0.0, 0.01))
+    assert delayed.tpot_s == pytest.approx(plain.tpot_s + 0.01)
+    assert plain.passes == 1
+
+
 def test_engines_that_mix_add_a_prompt_to_a_step():
     mixing = counted(habits=USUAL._replace(mixes=True))
     # Every kernel takes its floor, whatever the tokens: a prompt adds nothing to a step.

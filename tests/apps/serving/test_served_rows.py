@@ -1,12 +1,15 @@
 """Rows of served models: what is read, what is written, what cannot be said, and errors on measured rows."""
 
 import csv
+import re
 
 import pytest
 
 from mfabric_jax import cli
+from mfabric_jax.apps.serving.clients import client_row
 from mfabric_jax.apps.serving.replica import replica, token_seconds
 from mfabric_jax.apps.serving.served_rows import NEEDED, hold_left_out, predict_rows, read_served, summarize_served
+from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError
 from mfabric_jax.report.serving import served_errors_chart
 from mfabric_jax.workload import get_gpu, models
@@ -155,11 +158,33 @@ def test_the_command_writes_every_row(tmp_path, capsys):
     text = capsys.readouterr().out
     assert "by model, GPU, engine" in text
     assert "1 rows: dp_size must be 1" in text
+    assert "not predicted" in text
     rows = list(csv.DictReader(out.open()))
     assert [bool(row["predicted_tpot_ms"]) for row in rows] == [True, False]
     assert rows[1]["reason"].startswith("dp_size")
     assert cli.main(["validate", "training", "--rows", str(path)]) == 2
     assert cli.main(["validate", "serving", "deepep-v2", "--rows", str(path)]) == 2
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_a_slow_measurement_says_how_to_plan_with_it(tmp_path, capsys, engine):
+    """The time of hosts that it prints gives the measured time in `serve --clients`."""
+    slow, quick = {**ROW, "backend": engine, "silicon_tpot_ms": "45"}, {**ROW, "silicon_tpot_ms": "5"}
+    path, out = written(tmp_path, slow, quick), tmp_path / "errors.csv"
+    assert cli.main(["validate", "serving", "--rows", str(path), "--out", str(out)]) == 0
+    text = capsys.readouterr().out
+    (said,) = [words for words in text.splitlines() if "unexplained" in words]
+    over, host_s = re.search(r"45 ms is ([\d.]+) times the prediction.*serving\.host_s=([\d.]+)\.$", said).groups()
+    first, second = csv.DictReader(out.open())
+    assert float(over) == pytest.approx(45 / float(first["predicted_tpot_ms"]), rel=0.01)
+    assert float(first["unexplained_s"]) == pytest.approx(float(host_s), rel=0.01)
+    assert second["unexplained_s"] == ""
+    stated = {"serving.tp": 8, "serving.prompt": 1024, "serving.answer": 512, "serving.replica.clients": 16}
+    case = Case().with_(
+        {"model.name": "deepseek-v3", "gpu.name": "H200-SXM", "serving.replica.engine": engine} | stated
+    )
+    assert client_row(case.with_({"serving.host_s": float(host_s)}))["tpot_s"] == pytest.approx(0.045, rel=0.01)
+    assert "bands made" not in text.lower()  # of two rows
 
 
 def test_the_picture_shows_every_row_with_an_error():

@@ -8,7 +8,7 @@ from mfabric_jax.apps.serving import cheapest, rows_within_limits, search
 from mfabric_jax.apps.serving.columns import SERVE
 from mfabric_jax.apps.serving.search import gpus_of, usd_of
 from mfabric_jax.case import Case, cases
-from mfabric_jax.commands.serve_sentences import conclusions
+from mfabric_jax.commands.serve_sentences import conclusions, spare_sentences
 from mfabric_jax.report import html_report
 from mfabric_jax.report.numerals import number
 from mfabric_jax.support.columns import without_details
@@ -92,6 +92,38 @@ def test_p99_stands_beside_its_limit(loaded, page):
     for what, name, limit in (("tpot", "Time per token", 30), ("ttft", "Time to the first token", 2000)):
         p99 = number(1000 * best[f"load_{what}_p99_s"])
         assert f"{name}, p99 {p99} ms limit {limit} ms;" in text
+
+
+def test_a_limit_of_the_load_is_a_limit(loaded, tmp_path):
+    """As in the command to repeat the best, which states no `serving.tpot_ms`."""
+    rows = [row | {"tpot_limit_s": None} for row in loaded]
+    effective = {"resolved": {"serving.tpot_ms": None, "serving.load.tpot_ms": 50.0, "serving.load.ttft_ms": None}}
+    text = html_report(rows, effective, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "limit 50 ms" in text
+    assert "no limit was stated" not in text.split("Time to the first token")[0]
+
+
+def test_the_best_says_what_half_of_its_load_costs_and_what_has_no_spare(loaded, page):
+    best = cheapest(rows_within_limits(loaded))
+    (said,) = conclusions(loaded)
+    half = number(2 * best["load_usd_per_million_tokens"])
+    assert f"At half this load on average: about {half} $." in said
+    assert f"At half this load on average, a million answer tokens cost about ${half}." in page(loaded, 20.0)
+    one = best | {"load_decode_gpus": best["ep"], "load_prefill_gpus": 2 * best["prefill_ep"]}
+    assert list(spare_sentences(one, "a")) == ["a: one failed GPU stops decoding: no other group takes over."]
+    both = one | {"load_prefill_gpus": best["prefill_ep"]}
+    assert list(spare_sentences(both, "a")) == [
+        "a: one failed GPU stops decoding or prefill: no other group takes over."
+    ]
+    assert not list(spare_sentences(both | {"load_decode_gpus": 2 * best["ep"], "load_prefill_gpus": 4096}, "a"))
+
+
+def test_rows_that_are_not_simulated_are_counted_apart(loaded, page):
+    best = cheapest(rows_within_limits(loaded))
+    dear = [row if row is best else row | {"load_decode_gpus": None, "in_time": False, "fits": True} for row in loaded]
+    text = page(dear, 20.0)
+    assert f"Not simulated, because another size provably costs less: {len(loaded) - 1} rows." in text
+    assert "are not in time" not in text
 
 
 def test_rows_of_several_loads_are_several_jobs(loaded, page):
