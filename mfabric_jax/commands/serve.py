@@ -76,7 +76,7 @@ def run(cases: Cases, options: Options) -> None:
         )  # unbroken, so that a terminal's lines can be pasted
     shared.print_lines(sentences.locality_sentences(rows, cases))
     shared.print_lines([*sentences.row_sentences(rows, every), *sentences.context_sentences(cases)])
-    shared.print_lines(sentences.domain_sentences(cases))
+    shared.print_lines([*sentences.network_sentences(every), *sentences.domain_sentences(cases)])
     shared.print_lines([*sentences.price_sentences(rows, cases), *shared.alike_notes(cases)])
     if options.figures is not None:
         from mfabric_jax.report.figures import draw_serving

@@ -457,6 +457,17 @@ def context_sentences(cases: Cases) -> Iterator[str]:
             )
 
 
+def network_sentences(rows: list[Row]) -> Iterator[str]:
+    """Yield for how many GPUs the network of each best row is priced, and with how many tiers."""
+    for best in best_rows(rows):
+        if best["network_tiers"] is not None:
+            of = "both pools" if best.get("load_requests") is not None else "one group of each pool"
+            yield (
+                f"{name_row(best, rows)}: its network is priced as a {best['network_tiers']}-tier tree for "
+                f"{best['network_gpus']:,} GPUs, {of}."
+            )
+
+
 def domain_sentences(cases: Cases) -> Iterator[str]:
     """Yield how many GPUs the domains of fabrics have, whose dollars rows count by the share that is used."""
     from mfabric_jax import fabric

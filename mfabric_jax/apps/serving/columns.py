@@ -75,6 +75,8 @@ SERVED = Columns(
     Column("batch_limit", TEXT, "What keeps the batch from being larger: `memory` or `time`."),
     COST["usd_per_million_tokens"],
     Column("kj_per_million_tokens", "kJ", "Energy per million answer tokens, both pools."),
+    Column("network_gpus", "GPUs", "GPUs whose network is priced: both pools; without a load, a group of each."),
+    Column("network_tiers", "", "Tiers of switch trees in dollars: the fewest for these GPUs, unless stated."),
     Column("bound_by", TEXT, "Part of a step that limits it; `memory` if the row does not fit."),
     Column("in_time", TRUTH, "Whether the row fits the memory and meets its limits, and pools keep up with its load."),
 )

@@ -27,7 +27,7 @@ from mfabric_jax.apps.serving.step import MEASURED_MODES, StepSeconds, Wires
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.evaluate.resolving.resolve import model_of
-from mfabric_jax.evaluate.rows.costs import MILLION, Bill, bill_of
+from mfabric_jax.evaluate.rows.costs import MILLION
 from mfabric_jax.support.array_module import array_module
 from mfabric_jax.traffic.generator import base_popularity, layer_shares, shares_description, to_shares
 from mfabric_jax.traffic.knobs import Knobs
@@ -131,19 +131,27 @@ class GpuPool:
         in_order = place_experts(model.architecture, model.gpus, model.load.slots, self.taken.shares, placed=False)
         return busiest_over_mean(model.load), busiest_over_mean(in_order)
 
-    @functools.cached_property
-    def bill(self) -> Bill:
-        """The bill of a cluster with one group."""
-        hardware = self.group.hardware
-        return bill_of(hardware, self.group.shape, hardware.nic_gbps)
-
-    @property
-    def per_gpu(self) -> tuple[float | None, float | None]:
-        """Dollars and joules per second of each working GPU, including its share of network, servers and idle GPUs.
+    def per_gpu(self, tiers: int) -> tuple[float | None, float | None]:
+        """Return dollars and joules per second of each working GPU on a network whose trees have these tiers, including
+        its share of network, servers and idle GPUs.
 
         None: not known.
         """
-        return self.bill.per_gpu_second(self.group.hardware.parts.running, self.group.shape.gpus)
+        bill, running = self.group.bill_on(tiers), self.group.hardware.parts.running
+        return bill.per_gpu_second(running, self.group.shape.gpus)
+
+    @functools.cached_property
+    def least_usd(self) -> float | None:
+        """Dollars per second of each working GPU on the smallest network, which joins one group alone; None: not
+        known."""
+        return self.per_gpu(self.group.tiers_for(self.group.tree_nics))[0]
+
+
+class PricedNetwork(NamedTuple):
+    """A network that joins the `gpus` of both pools by trees of so few `tiers` as their NICs need, unless stated."""
+
+    gpus: int
+    tiers: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -337,9 +345,31 @@ class Deployment:
         return left / (self.decode.model.tp * self.request_bytes(context))
 
     # ------------------------------------------------------------------------------------------------------------- cost
-    def per_gpu(self) -> tuple[float | None, float | None]:
-        """Return `GpuPool.per_gpu` of the decoding pool."""
-        return self.decode.per_gpu
+    @property
+    def groups(self) -> tuple[int, int]:
+        """Groups that decode and groups that prefill: as stated, else one of each."""
+        load = self.case.serving.load
+        return load.decode_groups or 1, load.prefill_groups or 1
+
+    def network_of(self, groups: tuple[int, int]) -> PricedNetwork:
+        """Return the network of this many groups that decode and that prefill."""
+        each = list(zip(groups, (self.decode.group, self.prefill.group), strict=True))
+        nics = sum(count * group.tree_nics for count, group in each)
+        return PricedNetwork(sum(count * group.shape.gpus for count, group in each), self.decode.group.tiers_for(nics))
+
+    def per_gpu(self) -> tuple[tuple[float | None, float | None], tuple[float | None, float | None]]:
+        """Return `GpuPool.per_gpu` of both pools on the network of their groups."""
+        tiers = self.network_of(self.groups).tiers
+        return self.decode.per_gpu(tiers), self.prefill.per_gpu(tiers)
+
+    def usd_per_s(self, groups: tuple[int, int]) -> float | None:
+        """Return the dollars per second of this many groups that decode and that prefill; None without prices."""
+        tiers, pools = self.network_of(groups).tiers, (self.decode, self.prefill)
+        usd = [pool.per_gpu(tiers)[0] for pool in pools]
+        if None in usd:
+            return None
+        each = zip(usd, groups, pools, strict=True)
+        return sum(own * count * pool.group.shape.gpus for own, count, pool in each)  # type: ignore[operator]
 
     def prefill_share(self, decoding: Decoding, nic_gbps: Any) -> Any:
         """Return the prefill GPUs per decoding GPU, for answers of the stated length."""
@@ -355,7 +385,7 @@ class Deployment:
                 return None
             return MILLION * (decode + prefill * prefilled) / decoding.tokens_per_s
 
-        (usd, joules), (prefill_usd, prefill_joules) = self.decode.per_gpu, self.prefill.per_gpu
+        (usd, joules), (prefill_usd, prefill_joules) = self.per_gpu()
         return of_both(usd, prefill_usd), of_both(joules, prefill_joules)
 
 

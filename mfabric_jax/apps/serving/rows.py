@@ -111,6 +111,8 @@ def full_row(
         row |= {"fits": fits, "bound_by": deployed.slowest(deployed.decoding(deployed.numbers)) if fits else "memory"}
     more = _split_columns(deployed) if splitting else {}
     more |= request_load.columns(deployed, outcome) if arriving else {}
+    if outcome is not None:
+        more |= _network_columns(deployed, (outcome.decode.groups, outcome.prefill.groups))
     return row | {"in_time": is_in_time(row | more)} | more
 
 
@@ -187,9 +189,15 @@ def row_of(deployed: Deployment) -> dict[str, Any]:
         **memory,
         "usd_per_million_tokens": None if dollars is None else float(dollars),
         "kj_per_million_tokens": None if joules is None else float(joules) / THOUSAND,
+        **_network_columns(deployed, deployed.groups),
         "bound_by": deployed.slowest(decoding) if memory["fits"] else "memory",
     }
     return row | {"in_time": is_in_time(row)}
+
+
+def _network_columns(deployed: Deployment, groups: tuple[int, int]) -> dict[str, Any]:
+    network, has_tree = deployed.network_of(groups), deployed.decode.group.tree_nics > 0
+    return {"network_gpus": network.gpus, "network_tiers": network.tiers if has_tree else None}
 
 
 def _step_columns(deployed: Deployment, decoding: Decoding) -> dict[str, Any]:

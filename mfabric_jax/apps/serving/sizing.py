@@ -339,7 +339,8 @@ class _Search:
 
     def _dearest(self, best: Best) -> float:
         """The price, in decoding GPUs, above which all pools cost more and have more GPUs than the best. Dollars of a
-        GPU depend on the size of its group, so the cheapest GPU counts. Infinite if slower pools get fewer requests."""
+        GPU depend on its group and on the network, so the cheapest GPU counts, on the smallest network. Infinite if
+        slower pools get fewer requests."""
         if best.gpus is None or not self._open or not self._answers:
             return math.inf
         decode, pools = self._decode[0].deployed.decode, [pool.prefill for pool in self._prefill]
@@ -347,7 +348,7 @@ class _Search:
         most = best.gpus * max(1.0, *ratios)
         if best.usd is None:
             return most
-        each = [(pool.per_gpu[0], ratio) for pool, ratio in zip((decode, *pools), (1.0, *ratios), strict=True)]
+        each = [(pool.least_usd, ratio) for pool, ratio in zip((decode, *pools), (1.0, *ratios), strict=True)]
         least = min(0.0 if usd is None else usd / ratio for usd, ratio in each)
         if not least:  # some prices are not known
             return math.inf
