@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +29,9 @@ from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.evaluate.resolving.resolve import model_of
 from mfabric_jax.evaluate.rows.costs import MILLION
+from mfabric_jax.fabric.parts_list import PartsTable
 from mfabric_jax.support.array_module import array_module
+from mfabric_jax.support.bands import QUOTED
 from mfabric_jax.traffic.generator import base_popularity, layer_shares, shares_description, to_shares
 from mfabric_jax.traffic.knobs import Knobs
 from mfabric_jax.traffic.recording import recorded_tokens
@@ -131,14 +134,21 @@ class GpuPool:
         in_order = place_experts(model.architecture, model.gpus, model.load.slots, self.taken.shares, placed=False)
         return busiest_over_mean(model.load), busiest_over_mean(in_order)
 
-    def per_gpu(self, tiers: int) -> tuple[float | None, float | None]:
+    def per_gpu(self, tiers: int, quote: str | None = None) -> tuple[float | None, float | None]:
         """Return dollars and joules per second of each working GPU on a network whose trees have these tiers, including
         its share of network, servers and idle GPUs.
 
+        - `quote`: a column of `PartsTable.quote_variants`, if parts have another quoted price; None: usual prices.
+
         None: not known.
         """
-        bill, running = self.group.bill_on(tiers), self.group.hardware.parts.running
+        bill, running = self.group.bill_on(tiers, self.quotes.get(quote)), self.group.hardware.parts.running
         return bill.per_gpu_second(running, self.group.shape.gpus)
+
+    @functools.cached_property
+    def quotes(self) -> Mapping[str | None, PartsTable]:
+        """Other quoted prices of parts, by column."""
+        return {**self.group.hardware.parts.quote_variants(self.group.gpu.name)}
 
     @functools.cached_property
     def least_usd(self) -> float | None:
@@ -357,15 +367,23 @@ class Deployment:
         nics = sum(count * group.tree_nics for count, group in each)
         return PricedNetwork(sum(count * group.shape.gpus for count, group in each), self.decode.group.tiers_for(nics))
 
-    def per_gpu(self) -> tuple[tuple[float | None, float | None], tuple[float | None, float | None]]:
+    def per_gpu(
+        self, quote: str | None = None
+    ) -> tuple[tuple[float | None, float | None], tuple[float | None, float | None]]:
         """Return `GpuPool.per_gpu` of both pools on the network of their groups."""
         tiers = self.network_of(self.groups).tiers
-        return self.decode.per_gpu(tiers), self.prefill.per_gpu(tiers)
+        return self.decode.per_gpu(tiers, quote), self.prefill.per_gpu(tiers, quote)
 
-    def usd_per_s(self, groups: tuple[int, int]) -> float | None:
-        """Return the dollars per second of this many groups that decode and that prefill; None without prices."""
+    @property
+    def quotes(self) -> list[str]:
+        """Columns of other quoted prices that parts of a pool have."""
+        return [name for name in QUOTED if name in {*self.decode.quotes, *self.prefill.quotes}]
+
+    def usd_per_s(self, groups: tuple[int, int], quote: str | None = None) -> float | None:
+        """Return the dollars per second of this many groups that decode and that prefill; None without prices.
+        `quote`: as in `GpuPool.per_gpu`."""
         tiers, pools = self.network_of(groups).tiers, (self.decode, self.prefill)
-        usd = [pool.per_gpu(tiers)[0] for pool in pools]
+        usd = [pool.per_gpu(tiers, quote)[0] for pool in pools]
         if None in usd:
             return None
         each = zip(usd, groups, pools, strict=True)
@@ -376,8 +394,9 @@ class Deployment:
         prompt_tokens_per_s = decoding.tokens_per_s / self.case.serving.answer * self.fresh
         return prompt_tokens_per_s * self.prefilling(nic_gbps).step_s / self.pass_tokens
 
-    def per_million(self, decoding: Decoding, nic_gbps: Any) -> tuple[Any, Any]:
-        """Return dollars and joules per million answer tokens, for both pools together; None: not known."""
+    def per_million(self, decoding: Decoding, nic_gbps: Any, quote: str | None = None) -> tuple[Any, Any]:
+        """Return dollars and joules per million answer tokens, for both pools together; None: not known. `quote`: as in
+        `GpuPool.per_gpu`."""
         prefill = self.prefill_share(decoding, nic_gbps)
 
         def of_both(decode: float | None, prefilled: float | None) -> Any:
@@ -385,7 +404,7 @@ class Deployment:
                 return None
             return MILLION * (decode + prefill * prefilled) / decoding.tokens_per_s
 
-        (usd, joules), (prefill_usd, prefill_joules) = self.per_gpu()
+        (usd, joules), (prefill_usd, prefill_joules) = self.per_gpu(quote)
         return of_both(usd, prefill_usd), of_both(joules, prefill_joules)
 
 

@@ -25,6 +25,7 @@ from mfabric_jax.evaluate.resolving.resolved import Hardware
 from mfabric_jax.evaluate.rows.costs import PLACES, Bill, bill_of, tree_nics
 from mfabric_jax.evaluate.solver import Question
 from mfabric_jax.fabric.design import Fabric
+from mfabric_jax.fabric.parts_list import PartsTable
 from mfabric_jax.fabric.site import FabricSite
 from mfabric_jax.policies.reads import ALONE
 from mfabric_jax.policies.wirings import ALL_TO_ALLS, wire_group
@@ -107,9 +108,9 @@ class ServingGroup(NamedTuple):
             return int(self.tiers)
         return tree_room(self.hardware.case.network, self.on).tiers_for(round(nics, PLACES))
 
-    def bill_on(self, tiers: int) -> Bill:
-        """Return the bill of the group as part of a network whose trees have these tiers."""
-        return bill_of(self.hardware, self.shape, self.hardware.nic_gbps, tiers=tiers)
+    def bill_on(self, tiers: int, parts: PartsTable | None = None) -> Bill:
+        """Return the bill of the group as part of a network whose trees have these tiers; `parts`: other prices."""
+        return bill_of(self.hardware, self.shape, self.hardware.nic_gbps, parts, tiers=tiers)
 
     def inside_Bps(self, nic_gbps: Any) -> Any:
         """Return a GPU's bandwidth [bytes/s] inside its server or domain: the domain's, at most the GPU's own."""
