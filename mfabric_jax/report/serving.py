@@ -80,7 +80,9 @@ def _chart(title: str, rows: Rows, name: str) -> Chart:
         if by_size
         else "by speed, of set-ups that fit"
     )
-    return Chart(f"{title} {by}", "", list(looks.values()), panels)
+    several = by_size and len(values_of(shown, "nic_gbps")) > 1
+    note = "Each point has the best of all NIC bandwidths in the rows." if several else ""
+    return Chart(f"{title} {by}", note, list(looks.values()), panels)
 
 
 def _in_time(row: Mapping[str, Any]) -> bool:

@@ -211,6 +211,11 @@ class LoadOutcome(NamedTuple):
         return self.timeline.first_s - self.requests.arrival_s
 
     @property
+    def first_token_s(self) -> float:
+        """The p99 of `ttft_s` of requests that count."""
+        return float(np.quantile(self.ttft_s[self.first :], QUANTILES["p99"]))
+
+    @property
     def e2e_s(self) -> Float[np.ndarray, "R"]:
         """Seconds from arrival to last token."""
         return self.timeline.end_s - self.requests.arrival_s
