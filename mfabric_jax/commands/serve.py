@@ -69,6 +69,7 @@ def run(cases: Cases, options: Options) -> None:
         print(wrap(f"Under the load{sentences.end_of_band(rows)}{'' if options.all_columns else P99}:") + f"\n{under}")
     if any("load_requests" in row for row in rows):
         shared.print_lines(sentences.load_sentences(rows, cases, options.all_columns))
+        _tell_headroom(list(sentences.headroom_sentences(rows, cases)), options.out)
     shared.print_lines(sentences.search_sentences(groups, every, options.all_columns) if searching else ())
     if searching and not options.all_columns:
         print(
@@ -82,6 +83,16 @@ def run(cases: Cases, options: Options) -> None:
         from mfabric_jax.report.figures import draw_serving
 
         shared.tell(draw_serving(every, pathlib.Path(options.figures) / "serving.png"))
+
+
+def _tell_headroom(said: list[str], out: str | None) -> None:
+    """Print the headroom of the best pools, and keep it beside the rows, for their page."""
+    from mfabric_jax.report.rows import add_facts
+    from mfabric_jax.report.served import HEADROOM
+
+    shared.print_lines(said)
+    if said and out is not None:
+        add_facts(out, {HEADROOM: said})
 
 
 def _serve_clients(cases: Cases, options: Options) -> None:

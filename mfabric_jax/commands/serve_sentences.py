@@ -233,8 +233,6 @@ def load_sentences(rows: list[Row], cases: Cases, details: bool) -> Iterator[str
             continue
         if any(row is chosen for chosen in explained):
             yield from _of_load(row, named)
-        if any(row is chosen for chosen in best):
-            yield from _of_headroom(row, named, cases)
         yield from _late(row, named)
         yield from _unsteady(row, named, cases)
         if row["refused"]:
@@ -263,6 +261,13 @@ def _of_load(row: Row, named: str) -> Iterator[str]:
         f"the busiest pair is {row['kv_hot_pair']}, with {number(row['kv_hot_pair_over_mean'])} times the mean bytes; "
         f"the busiest NIC carries caches {number(100 * row['kv_busiest_nic'], 2)} % of the time."
     )
+
+
+def headroom_sentences(rows: list[Row], cases: Cases) -> Iterator[str]:
+    """Yield the headroom of the best rows in time."""
+    for row in best_rows(rows):
+        if row.get("load_requests") is not None:
+            yield from _of_headroom(row, name_row(row, rows), cases)
 
 
 def _of_headroom(row: Row, named: str, cases: Cases) -> Iterator[str]:

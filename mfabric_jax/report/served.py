@@ -23,6 +23,7 @@ _LIMITS = {  # settings by column, and what turns their values into those of row
     "ttft_limit_s": ("serving.load.ttft_ms", units.ms),
     "in_slo_limit": ("serving.load.keep", float),
 }
+HEADROOM = "headroom"  # sentences in the configuration beside rows
 _GROUPS = "_groups"  # numbers of groups are a choice, not a load
 _CHOICES = (
     *("kernels", "precision", "ep", "tp", "batch", "context", "overlap", "expert_load", "prefill_ep"),
@@ -185,11 +186,12 @@ def measured_words(facts: Mapping[str, Mapping[str, Any]], rows: Rows, best: Row
 
 
 def page_remarks(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
-    """Yield which steps were measured, if rows are of pools and their configuration says so."""
+    """Yield which steps were measured and the headroom of the best, as far as the configuration of pools says so."""
     known = [row for row in rows if is_served(row) and row.get(IN_TIME) is True]
     if known and MEASURED in effective:
         best = [min(own, key=_usd) for own in group_rows(known, "model").values()]
         yield measured_words(effective[MEASURED], rows, best)
+    yield from effective.get(HEADROOM, ()) if known else ()
 
 
 def _server_of(row: Mapping[str, Any]) -> int:
