@@ -50,13 +50,16 @@ def run(cases: Cases, options: Options) -> None:
     from mfabric_jax.apps.serving import serve
     from mfabric_jax.apps.serving.rows import effective
     from mfabric_jax.apps.serving.search import search, sizes_of
+    from mfabric_jax.apps.serving.serving_steps import measured_facts
     from mfabric_jax.report.tables import wrap
+    from mfabric_jax.support.measured_errors import MEASURED
 
     searching = _searches(cases)
     kinds = [case.network.fabric for case in cases for _ in (sizes_of(case) if searching else (1,))]
     rows_of = functools.partial(search if searching else serve, cases)
     columns = options.columns("serve")
-    every = shared.collect_rows("serve", options.out, effective(cases), rows_of, len(kinds), columns, kinds=kinds)
+    config = effective(cases) | {MEASURED: measured_facts()}
+    every = shared.collect_rows("serve", options.out, config, rows_of, len(kinds), columns, kinds=kinds)
     groups = _by_fabric(every) if searching else []
     rows = [sentences.shown_row(own) for own in groups] if searching else every
     shared.print_conclusions(sentences.conclusions(every))

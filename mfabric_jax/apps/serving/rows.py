@@ -19,7 +19,6 @@ from mfabric_jax.apps.serving.group import check_network, group_of
 from mfabric_jax.apps.serving.kinds import prefill_case
 from mfabric_jax.apps.serving.limits import is_in_time
 from mfabric_jax.apps.serving.pools import cached_deployment, prefill_choices, with_prefill_only
-from mfabric_jax.apps.serving.serving_steps import measured_facts
 from mfabric_jax.apps.serving.sizing import (
     UNKNOWN,
     Best,
@@ -37,7 +36,6 @@ from mfabric_jax.checks import Misfit
 from mfabric_jax.evaluate.resolving.resolve import gpu_of
 from mfabric_jax.evaluate.rows.costs import bill_of, unknown_parts
 from mfabric_jax.evaluate.rows.results import provenance, side_by_side, warn_of_unread_gpus
-from mfabric_jax.support.measured_errors import MEASURED
 from mfabric_jax.workload.kernels import HOW
 
 THOUSAND = 1000
@@ -303,5 +301,4 @@ def effective(cases: Cases) -> dict[str, Any]:
     warn_of_unread_gpus(own for case in each for own in (case, prefill_case(case)))
     resolved = side_by_side(each, cases)
     facts = {"stated": dict(cases.stated), "resolved": resolved, "sources": dict(cases.sources)}
-    facts |= {"varied": list(cases.varied), MEASURED: measured_facts()}
-    return facts | provenance("float64")
+    return facts | {"varied": list(cases.varied)} | provenance("float64")

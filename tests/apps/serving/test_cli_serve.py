@@ -32,7 +32,8 @@ MEASURED = [
     *("prefill_memory_gb", "prefill_gpu", "prefill_nic_gbps", "prefill_gpu_memory_gb", "prefill_ep", "prefill_tokens"),
     *("prefill_overlap", "prefill_gpus"),
     *("requests", "most_requests", "memory_gb", "gpu_memory_gb", "fits", "batch_limit"),
-    *("usd_per_million_tokens", "kj_per_million_tokens", "bound_by", "in_time"),
+    *("usd_per_million_tokens", "kj_per_million_tokens", "network_gpus", "network_tiers"),
+    *("low_ports_usd", "low_gpus_usd", "high_gpus_usd", "bound_by", "in_time"),
 ]
 WORDS = ("serve", "--model", "deepseek-v3", "--gpu", "H100-SXM", "--nic-gbps", "400")
 
