@@ -80,7 +80,7 @@ def _chart(title: str, rows: Rows, name: str) -> Chart:
         if by_size
         else "by speed, of set-ups that fit"
     )
-    several = by_size and len(values_of(shown, "nic_gbps")) > 1
+    several = by_size and len({row.get("nic_gbps") for row in shown}) > 1
     note = "Each point has the best of all NIC bandwidths in the rows." if several else ""
     return Chart(f"{title} {by}", note, list(looks.values()), panels)
 
