@@ -51,13 +51,16 @@ def run(cases: Cases, options: Options) -> None:
     from mfabric_jax.apps.serving import serve
     from mfabric_jax.apps.serving.rows import effective
     from mfabric_jax.apps.serving.search import search, sizes_of
+    from mfabric_jax.apps.serving.serving_steps import measured_facts
     from mfabric_jax.report.tables import wrap
+    from mfabric_jax.support.measured_errors import MEASURED
 
     searching = _searches(cases)
     kinds = [case.network.fabric for case in cases for _ in (sizes_of(case) if searching else (1,))]
     rows_of = functools.partial(search if searching else serve, cases)
     columns = options.columns("serve")
-    every = shared.collect_rows("serve", options.out, effective(cases), rows_of, len(kinds), columns, kinds=kinds)
+    config = effective(cases) | {MEASURED: measured_facts()}
+    every = shared.collect_rows("serve", options.out, config, rows_of, len(kinds), columns, kinds=kinds)
     groups = _by_fabric(every) if searching else []
     rows = [sentences.shown_row(own) for own in groups] if searching else every
     shared.print_conclusions(sentences.conclusions(every))
@@ -70,6 +73,7 @@ def run(cases: Cases, options: Options) -> None:
         print(wrap(f"Under the load{sentences.end_of_band(rows)}{'' if options.all_columns else P99}:") + f"\n{under}")
     if any("load_requests" in row for row in rows):
         shared.print_lines(sentences.load_sentences(rows, cases, options.all_columns))
+        _tell_headroom(list(sentences.headroom_sentences(rows, cases)), options.out)
     shared.print_lines(sentences.search_sentences(groups, every, options.all_columns) if searching else ())
     if searching and not options.all_columns:
         print(
@@ -77,12 +81,22 @@ def run(cases: Cases, options: Options) -> None:
         )  # unbroken, so that a terminal's lines can be pasted
     shared.print_lines(sentences.locality_sentences(rows, cases))
     shared.print_lines([*sentences.row_sentences(rows, every), *sentences.context_sentences(cases)])
-    shared.print_lines(sentences.domain_sentences(cases))
+    shared.print_lines([*sentences.network_sentences(every), *sentences.domain_sentences(cases)])
     shared.print_lines([*sentences.price_sentences(rows, cases), *shared.alike_notes(cases)])
     if options.figures is not None:
         from mfabric_jax.report.figures import draw_serving
 
         shared.tell(draw_serving(every, pathlib.Path(options.figures) / "serving.png"))
+
+
+def _tell_headroom(said: list[str], out: str | None) -> None:
+    """Print the headroom of the best pools, and keep it beside the rows, for their page."""
+    from mfabric_jax.report.rows import add_facts
+    from mfabric_jax.report.served import HEADROOM
+
+    shared.print_lines(said)
+    if said and out is not None:
+        add_facts(out, {HEADROOM: said})
 
 
 def _serve_clients(cases: Cases, options: Options) -> None:

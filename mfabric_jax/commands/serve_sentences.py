@@ -243,7 +243,6 @@ def load_sentences(rows: list[Row], cases: Cases, details: bool) -> Iterator[str
         if any(row is chosen for chosen in explained):
             yield from _of_load(row, named)
         if any(row is chosen for chosen in best):
-            yield from _of_headroom(row, named, cases)
             yield from spare_sentences(row, named)
         yield from _late(row, named)
         yield from _unsteady(row, named, cases)
@@ -274,6 +273,13 @@ def _of_load(row: Row, named: str) -> Iterator[str]:
         f"the busiest pair is {row['kv_hot_pair']}, with {number(row['kv_hot_pair_over_mean'])} times the mean bytes; "
         f"the busiest NIC carries caches {number(100 * row['kv_busiest_nic'], 2)} % of the time."
     )
+
+
+def headroom_sentences(rows: list[Row], cases: Cases) -> Iterator[str]:
+    """Yield the headroom of the best rows in time."""
+    for row in best_rows(rows):
+        if row.get("load_requests") is not None:
+            yield from _of_headroom(row, name_row(row, rows), cases)
 
 
 def _of_headroom(row: Row, named: str, cases: Cases) -> Iterator[str]:
@@ -458,29 +464,12 @@ def end_of_band(rows: list[Row]) -> str:
 
 
 def locality_sentences(rows: list[Row], cases: Cases) -> Iterator[str]:
-    """Yield that fabrics differ only in price, if groups of a best row lie inside servers and times are equal."""
+    """Yield that groups of the best rows lie inside servers, so that only caches cross their network."""
     from mfabric_jax.evaluate.resolving.resolve import gpu_of
-    from mfabric_jax.report.grid import group_rows
+    from mfabric_jax.report.served import locality_words
 
-    server = min(gpu_of(case).gpus_per_server for case in cases)
-    timed = "tpot_s", "ttft_s", "load_tpot_p99_s", "load_ttft_p99_s"
-    best, sizes = best_rows(rows), set()
-    for own in group_rows(rows, *apart_of(rows), "ep", "batch").values():
-        alike = len({tuple(row.get(name) for name in timed) for row in own}) == 1
-        inside = max(max(row["ep"], row["prefill_ep"]) for row in own) <= server
-        if (
-            alike
-            and inside
-            and len({row["fabric"] for row in own}) > 1
-            and any(row is chosen for row in own for chosen in best)
-        ):
-            sizes.add(own[0]["ep"])
-    if sizes:
-        named = " or ".join(map(str, sorted(sizes)))
-        yield (
-            f"With ep {named} no all-to-all leaves a server: fabrics differ only in the price of their network. Slower "
-            "NICs may do: try --nic-gbps 100,200,400."
-        )
+    servers = {case.gpu.name: gpu_of(case).gpus_per_server for case in cases}
+    yield from dict.fromkeys(filter(None, (locality_words(row, servers[row["gpu"]]) for row in best_rows(rows))))
 
 
 def row_sentences(shown: list[Row], every: list[Row]) -> Iterator[str]:
@@ -504,6 +493,17 @@ def context_sentences(cases: Cases) -> Iterator[str]:
             yield (
                 f"Steps are timed at {context:,.6g} tokens of context; prompts of {prompt:,.6g} and answers of "
                 f"{answer:,.6g} tokens have {prompt + answer / 2:,.6g} on average (--context)."
+            )
+
+
+def network_sentences(rows: list[Row]) -> Iterator[str]:
+    """Yield for how many GPUs the network of each best row is priced, and with how many tiers."""
+    for best in best_rows(rows):
+        if best["network_tiers"] is not None:
+            of = "both pools" if best.get("load_requests") is not None else "one group of each pool"
+            yield (
+                f"{name_row(best, rows)}: its network is priced as a {best['network_tiers']}-tier tree for "
+                f"{best['network_gpus']:,} GPUs, {of}."
             )
 
 
@@ -550,8 +550,11 @@ def _of_one_batch(rows: list[Row]) -> Iterator[str]:
 
 
 def _of_band(rows: list[Row]) -> str:
+    from mfabric_jax.apps.serving.serving_steps import measured_facts
     from mfabric_jax.apps.serving.step import MEASURED_OVER_PREDICTED
+    from mfabric_jax.report.served import measured_words
 
+    measured = measured_words(measured_facts(), rows, best_rows(rows) or rows)
     steps, passes = ("{:g} to {:g}".format(*MEASURED_OVER_PREDICTED[what]) for what in ("tpot", "prefill"))
     timed = any(map(_is_timed, rows))
     judged = ". Rows are in time by their prediction (--by predicted)"
@@ -559,29 +562,9 @@ def _of_band(rows: list[Row]) -> str:
         judged = ". Rows are in time at the slow end (--by predicted uses the prediction)"
     return (
         "band: at its fast end kernels are fast and hide all communication; its slow end is the prediction times the "
-        "largest ratio measured. Measured steps took "
-        f"{steps} times their prediction, prefill passes {passes} times{judged * timed}. {measured_words(rows)} "
+        f"largest ratio measured. Measured steps took {steps} times their prediction, prefill passes {passes} times"
+        f"{judged * timed}. {measured} "
         f"{PAGE} has the rows."
-    )
-
-
-def measured_words(rows: list[Row]) -> str:
-    """Return on which GPUs and sizes steps were measured, and which GPUs and sizes of rows lie outside."""
-    from mfabric_jax.apps.serving.serving_steps import measured_steps
-    from mfabric_jax.report.html.markup import join_names
-
-    steps = measured_steps()
-    known = {what: (sorted({row.gpu for row in own}), sorted({row.ep for row in own})) for what, own in steps.items()}
-    gpus = sorted({name for own, _ in known.values() for name in own})
-    sizes = {what: join_names(list(map(str, own))) for what, (_, own) in known.items()}
-    named = list(dict.fromkeys(row[name] for row in rows for name in ("gpu", "prefill_gpu")))
-    without = [name for name in named if name not in gpus]
-    sized = sorted({row["ep"] for row in best_rows(rows) or rows})
-    without += [f"decoding at ep {size}" for size in sized if size not in known["tpot"][1]]
-    lacking = f"; {join_names(without)} {'was' if len(without) == 1 else 'were'} not measured" if without else ""
-    return (
-        f"{sum(map(len, steps.values()))} steps and passes were measured, on {join_names(gpus)}: decoding at ep "
-        f"{sizes['tpot']}, prefill at ep {sizes['prefill']}{lacking}."
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 MISSING = "-"
 _DIGITS, _EXACT, _CLEAN = 3, 4, 12  # significant digits: rounded, exact, without noise
 _SMALLEST_POWER, _LARGEST_POWER = -5, 9  # powers of ten; numbers outside are printed with an exponent
+_MOST_NAMES = 12
 LARGEST = 1e150  # differences and ratios of numbers between SMALLEST
 SMALLEST = 1e-150  # and LARGEST are finite
 
@@ -89,3 +90,11 @@ def percent(share: Any, signed: bool = False) -> str:
         return number(share)
     text = f"{share:{'+' if signed else ''}.1%}"
     return text.replace("-0.0%", "+0.0%" if signed else "0.0%")
+
+
+def join_names(names: Sequence[Any], last: str = "and") -> str:
+    """Return "a, b and c"; a long list ends in "and 5 more"."""
+    every = [str(name) for name in names]
+    if len(every) > _MOST_NAMES:
+        every = [*every[:_MOST_NAMES], f"{len(every) - _MOST_NAMES} more"]
+    return f" {last} ".join(filter(None, [", ".join(every[:-1]), *every[-1:]])) or "none"

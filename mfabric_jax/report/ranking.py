@@ -35,6 +35,7 @@ _MEANS = (*_ORDERS, TOKEN_JOULES, TOKENS, CLUSTER, COST, GPU_HOUR, PANEL_COST, P
 _OF_FLOWS = 0.1  # relative error of all-to-all times at flow level: docs/accuracy.md, packet level
 _SAME_TIME = 0.0001  # relative: two times within it count as equal and share the model's error
 _SAME = 0.001  # relative
+_DIGITS = 9  # of values that rank alike
 EQUAL = " equal"  # a difference inside its error
 SPREAD, MODEL, QUOTES = "spread", "model", "quotes"  # sources of uncertainty of a ratio
 _TRY = {
@@ -112,14 +113,14 @@ class Design(NamedTuple):
         ratio = self.mean[column] / best.mean[column]
         times = self.mean[TIME] / best.mean[TIME] if best.mean[TIME] > 0 else math.nan
         error = _OF_FLOWS if math.isnan(times) else ratio_errors().eight_in_ten
-        error = 0.0 if abs(times - 1) <= _SAME_TIME or self._shares_errors(best) else error
+        error = 0.0 if abs(times - 1) <= _SAME_TIME or self.shares_errors(best) else error
         by: dict[str, Ends] = {}
         if (band := ratio_band(self.mean, best.mean, TIME)) is not None and times > 0:
             scaled = sorted((end / times) ** _ORDERS[column][0] * ratio for end in band)
             by[SPREAD] = scaled[0], scaled[1]
         by[MODEL] = ratio * (1 - error), ratio * (1 + error)
         quotes: list[float] = []  # the ratio at other quoted prices
-        if column == TOKEN_USD:
+        if column in (TOKEN_USD, LOAD_USD):
             known = [(self.mean[name], best.mean[name]) for name in (LOW_PORTS, LOW_GPUS, HIGH_GPUS)]
             quotes = [own / other for own, other in known if own > 0 and other > 0]
         elif column == WORTH and times > 0:
@@ -129,7 +130,8 @@ class Design(NamedTuple):
             by[QUOTES] = min(ratio, *quotes), max(ratio, *quotes)
         return Over(ratio, by)
 
-    def _shares_errors(self, best: "Design") -> bool:
+    def shares_errors(self, best: "Design") -> bool:
+        """Return whether both are of serving, with equal times and pools, so that they differ in prices alone."""
         pairs = zip(self.rows[:1], best.rows[:1], strict=True)
         return any(served.is_served(row) and served.have_equal_errors(row, other) for row, other in pairs)
 
@@ -235,7 +237,7 @@ def designs(rows: Rows, effective: Mapping[str, Any]) -> dict[str, tuple[str, li
     ordered = {}
     for model, every in by_model.items():
         column = next(column for column in _ORDERS if any(design.mean[column] > 0 for design in every))
-        ordered[model] = column, sorted(every, key=lambda design, column=column: rank(design, column))
+        ordered[model] = column, sorted(every, key=lambda design, column=column: _order(design, column))
     return ordered
 
 
@@ -243,6 +245,12 @@ def rank(design: Design, column: str) -> float:
     """Return what sorts designs by a column, the least first; infinity without a value."""
     value = design.mean[column]
     return _ORDERS[column][0] * value if value > 0 else math.inf
+
+
+def _order(design: Design, column: str) -> tuple[float, float]:
+    """The rank; of designs of serving that cost the same, the sooner first token counts."""
+    row = design.rows[0]
+    return float(f"{rank(design, column):.{_DIGITS}g}"), served.first_token_s(row) if served.is_served(row) else 0.0
 
 
 def rankings(rows: Rows, effective: Mapping[str, Any], most: int = MOST) -> dict[str, Ranking]:
@@ -330,9 +338,13 @@ def _conclusion(shown: Sequence[Design], column: str) -> str:
         most = max((over[number] for number in equal), key=lambda ratio: abs(ratio.ratio - 1))
         if most.is_none:
             return f"Equal by {what}: {names}. The model gives them the same."
+        if all(others[number].shares_errors(best) for number in equal):
+            return f"Equal by {what}: {names}. Same speed; prices differ by {most}, less than quotes of parts do."
         return f"Equal by {what}: {names}. They differ by {'at most ' * (len(equal) > 1)}{most}, within the error."
     if others:
-        return f"Best by {what}: {best}. Next is {others[0]}, {over[0]}, outside the error."
+        alone = others[0].shares_errors(best)
+        how = ": same speed, dearer by its network's price alone" if alone else ", outside the error"
+        return f"Best by {what}: {best}. Next is {others[0]}, {over[0]}{how}."
     return f"Best by {what}: {best}."
 
 
@@ -366,6 +378,8 @@ def _doubts(shown: Sequence[Design], column: str) -> Iterator[str]:
     }
     known = [name for name in words if name in over.by]
     each = [words[name].format(f"{' to '.join(_percent_texts(over.by[name]))}%") for name in known]
+    if shown[number].shares_errors(shown[0]) and QUOTES not in over.by:
+        each.append("the prices of these parts have one quote each")
     yield f"The error of {percent(over.ratio - 1, signed=True)}: {'; '.join(each)}."
     if not over.separable:
         largest = max(over.by, key=lambda name: over.by[name][1] - over.by[name][0])

@@ -9,6 +9,7 @@ from mfabric_jax.report import grid, numerals
 from mfabric_jax.report.grid import Rows, group_rows
 from mfabric_jax.report.numerals import number, percent, usable
 from mfabric_jax.report.ranking import above_peak
+from mfabric_jax.report.served import page_remarks
 from mfabric_jax.support.bands import HIGH, LOW, OF_KERNELS
 from mfabric_jax.support.measured_errors import (
     StepErrors,
@@ -43,7 +44,7 @@ def remarks(rows: Rows, effective: Mapping[str, Any] | None = None) -> list[str]
     named = [row for row in grid.with_named_graphs(known) if None not in (row.get("model"), row.get("fabric"))]
     sentences = [*_batches(named), *_above_peak(named), *_switches(named), *_idle(known, effective or {})]
     sentences += [*_experts(named), *_estimates(named), *_small(named), *_missing_quotes(named, effective or {})]
-    return [*sentences, *_accuracy(named, effective or {})]
+    return [*sentences, *_accuracy(named, effective or {}), *page_remarks(rows, effective or {})]
 
 
 def _missing_quotes(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:

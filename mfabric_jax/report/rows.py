@@ -65,6 +65,12 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: str | Path, config: Mapp
     return path
 
 
+def add_facts(path: str | Path, facts: Mapping[str, Any]) -> Path:
+    """Add facts to the configuration of a rows file."""
+    rows, config = read_rows(path)
+    return write_rows(rows, path, config | dict(facts))
+
+
 def jsonable(config: Mapping[str, Any]) -> dict[str, Any]:
     plain = lambda value: value.tolist() if hasattr(value, "tolist") else str(value)  # noqa: E731
     return json.loads(json.dumps(dict(config), default=plain))
@@ -139,7 +145,8 @@ def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
     return [dict(zip(header, values, strict=True)) for values in zip(*columns, strict=True)], config
 
 
-_TABLES, _LISTS = ("stated", "resolved", "sources", "random", "rules", "files"), ("variants", "varied", "not_known")
+_TABLES = "stated", "resolved", "sources", "random", "rules", "files"
+_LISTS = "variants", "varied", "not_known", "headroom"
 
 
 def check_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,9 @@ from typing import Any
 
 from mfabric_jax import units
 from mfabric_jax.report.grid import GPU, TOKEN_USD, Rows, group_rows, setting_name
-from mfabric_jax.report.numerals import number, usable
+from mfabric_jax.report.numerals import join_names, number, percent, usable
+from mfabric_jax.support.measured_errors import MEASURED
+from mfabric_jax.workload.gpus import GPUS
 
 PER_USER, PER_GPU = "tokens_per_s_per_user", "tokens_per_s_per_gpu"
 LIMIT, IN_TIME, LOAD_USD = "tpot_limit_s", "in_time", "load_usd_per_million_tokens"
@@ -21,11 +23,13 @@ _LIMITS = {  # settings by column, the first stated one, and what turns their va
     "ttft_limit_s": (("serving.load.ttft_ms",), units.ms),
     "in_slo_limit": (("serving.load.keep",), float),
 }
+HEADROOM = "headroom"  # sentences in the configuration beside rows
 _GROUPS = "_groups"  # numbers of groups are a choice, not a load
 _CHOICES = (
     *("kernels", "precision", "ep", "tp", "batch", "context", "overlap", "expert_load", "prefill_ep"),
     *("attention_gpus", "expert_gpus", "micro_batches", LIMIT),
 )
+NIC = "nic_gbps"
 NAMED = GPU, "ep"  # choices that names of all designs have if rows differ in them
 _SAME = 0.0001  # relative: two times or prices within it count as equal
 
@@ -76,11 +80,11 @@ def is_late(row: Mapping[str, Any]) -> bool:
 def candidates(rows: Rows) -> Rows:
     """Return the rows with their job as `model`, their GPU as `gpu.name`, and one kind of dollars.
 
-    Of rows with equal settings, the cheapest one stays.
+    Of rows with equal settings, the cheapest one stays; of equal dollars, the one with the sooner first token.
     """
     every = [row | {"model": job} for row, job in zip(map(_candidate, rows), _jobs(rows), strict=True)]
-    keys = [name for name in ("model", "fabric", *choices(every)) if name in every[0]]
-    return [min(same, key=_usd) for same in group_rows(every, *keys).values()]
+    keys = [name for name in ("model", "fabric", NIC, *choices(every)) if name in every[0]]
+    return [min(same, key=lambda row: (_usd(row), first_token_s(row))) for same in group_rows(every, *keys).values()]
 
 
 def _candidate(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,6 +95,12 @@ def _candidate(row: Mapping[str, Any]) -> dict[str, Any]:
 def _usd(row: Mapping[str, Any]) -> float:
     usd = usable(row.get(usd_column(row)))
     return math.inf if usd is None else usd
+
+
+def first_token_s(row: Mapping[str, Any]) -> float:
+    """Return the seconds to a first token that break ties in dollars: under the load (p99), else without a queue."""
+    known = (usable(row.get(name)) for name in ("load_ttft_p99_s", "ttft_s"))
+    return next((value for value in known if value is not None), math.inf)
 
 
 def choices(rows: Rows) -> list[str]:
@@ -137,12 +147,63 @@ def remarks(shown: Rows) -> Iterator[str]:
     if not shown or not is_served(shown[0]):
         return
     best, *others = shown
+    if words := locality_words(best, _server_of(best)):
+        yield words
+        return
     same = [str(row["fabric"]) for row in others if row.get(GPU) == best.get(GPU) and have_equal_errors(best, row)]
     if fabrics := [name for name in dict.fromkeys(same) if name != best["fabric"]]:
         yield (
             f"{best['fabric']} takes the same time per token as {' and '.join(fabrics)}: they differ only in the price "
             "of their network. Slower NICs may do (--nic-gbps 100,200,400)."
         )
+
+
+def locality_words(row: Mapping[str, Any], server: int) -> str | None:
+    """Return that the groups of a row lie inside servers of `server` GPUs, so that only caches cross its network; None
+    if they do not."""
+    sizes = [usable(row.get(name)) for name in ("ep", "prefill_ep")]
+    if None in sizes or max(sizes) > server:  # type: ignore[type-var]
+        return None
+    busy = usable(row.get("kv_busiest_nic"))
+    used = "" if busy is None else f" (busiest NIC {percent(busy)} of the time)"
+    each = dict.fromkeys(map(number, sizes))
+    return (
+        f"EP {' and '.join(each)} {'fit' if len(each) > 1 else 'fits'} into one server; the network carries only "
+        f"caches{used}. Take the simplest network."
+    )
+
+
+def measured_words(facts: Mapping[str, Mapping[str, Any]], rows: Rows, best: Rows) -> str:
+    """Return on which GPUs and sizes steps were measured, and which GPUs of rows and sizes of the best lie outside.
+
+    - `facts`: of measured steps and passes, by what they are.
+    """
+    gpus = sorted({name for own in facts.values() for name in own["gpus"]})
+    sizes = {what: join_names(list(map(str, own["ep"]))) for what, own in facts.items()}
+    named = dict.fromkeys(row[name] for row in rows for name in ("gpu", "prefill_gpu") if row.get(name) is not None)
+    without = [name for name in named if name not in gpus]
+    without += [f"decoding at ep {size}" for size in sorted({row["ep"] for row in best} - {*facts["tpot"]["ep"]})]
+    lacking = f"; {join_names(without)} {'was' if len(without) == 1 else 'were'} not measured" if without else ""
+    steps = sum(own["steps"] for own in facts.values())
+    return (
+        f"{steps} steps and passes were measured, on {join_names(gpus)}: decoding "
+        f"at ep {sizes['tpot']}, prefill at ep {sizes['prefill']}{lacking}."
+    )
+
+
+def page_remarks(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
+    """Yield which steps were measured and the headroom of the best, as far as the configuration of pools says so."""
+    known = [row for row in rows if is_served(row) and row.get(IN_TIME) is True]
+    if known and MEASURED in effective:
+        best = [min(own, key=_usd) for own in group_rows(known, "model").values()]
+        yield measured_words(effective[MEASURED], rows, best)
+    yield from effective.get(HEADROOM, ()) if known else ()
+
+
+def _server_of(row: Mapping[str, Any]) -> int:
+    """GPUs of a server of a row; 0 if its GPU is not in the catalogue."""
+    known = GPUS.get(str(row.get(GPU)))
+    return 0 if known is None else known.gpus_per_server
 
 
 def are_tied(value: float, other: float) -> bool:

@@ -64,7 +64,8 @@ def _chart(title: str, rows: Rows, name: str) -> Chart:
         curves = []
         for (fabric,), some in group_rows(own, "fabric").items():
             known = sorted((row[x], row[name]) for row in some)
-            points = known if by_size else sorted(_front(known, 1 if name == PER_GPU else -1))
+            sign = 1 if name == PER_GPU else -1
+            points = _best_by_size(known, sign) if by_size else sorted(_front(known, sign))
             tips = [
                 f"{fabric}: {number(x_value)} {TITLES[x]}, {number(y_value)} {TITLES[name]}"
                 for x_value, y_value in points
@@ -79,13 +80,23 @@ def _chart(title: str, rows: Rows, name: str) -> Chart:
         if by_size
         else "by speed, of set-ups that fit"
     )
-    return Chart(f"{title} {by}", "", list(looks.values()), panels)
+    several = by_size and len({row.get("nic_gbps") for row in shown}) > 1
+    note = "Each point has the best of all NIC bandwidths in the rows." if several else ""
+    return Chart(f"{title} {by}", note, list(looks.values()), panels)
 
 
 def _in_time(row: Mapping[str, Any]) -> bool:
     if row.get(IN_TIME) is not None:
         return bool(row[IN_TIME])
     return row["tpot_high_s" if row.get("by") == "high" else "tpot_s"] <= row[LIMIT]
+
+
+def _best_by_size(points: list[tuple[float, float]], sign: int) -> list[tuple[float, float]]:
+    """The best value of every size; `sign` as in `_front`."""
+    best: dict[float, float] = {}
+    for size, value in points:
+        best[size] = max(best.get(size, value), value, key=lambda each: sign * each)
+    return sorted(best.items())
 
 
 def _front(points: list[tuple[float, float]], sign: int) -> list[tuple[float, float]]:

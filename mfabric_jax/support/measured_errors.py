@@ -12,6 +12,7 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 TABLE = "training_errors.toml"
+MEASURED = "measured_steps"  # of serving, in the configuration beside rows
 
 
 class MeasuredStep(NamedTuple):

@@ -1,11 +1,13 @@
 """Columns of serving: a deployment, its split into attention and expert GPUs, and its load."""
 
 from mfabric_jax.evaluate.resolving.set_up import MEMORY
-from mfabric_jax.evaluate.rows.costs import COST
+from mfabric_jax.evaluate.rows.costs import COST, QUOTES
 from mfabric_jax.evaluate.rows.rows import ASSUMED, NAMES
+from mfabric_jax.support.bands import HIGH_GPUS, LOW_GPUS, LOW_PORTS
 from mfabric_jax.support.columns import TEXT, TRUTH, Column, Columns
 
 QUANTILES = ("p50", "p90", "p99")
+QUOTES_OF_TOKENS = LOW_PORTS, LOW_GPUS, HIGH_GPUS
 
 DEPLOYMENT = Columns(
     NAMES["model"],
@@ -75,6 +77,9 @@ SERVED = Columns(
     Column("batch_limit", TEXT, "What keeps the batch from being larger: `memory` or `time`."),
     COST["usd_per_million_tokens"],
     Column("kj_per_million_tokens", "kJ", "Energy per million answer tokens, both pools."),
+    Column("network_gpus", "GPUs", "GPUs whose network is priced: both pools; without a load, a group of each."),
+    Column("network_tiers", "", "Tiers of switch trees in dollars: the fewest for these GPUs, unless stated."),
+    *(QUOTES[name] for name in QUOTES_OF_TOKENS),
     Column("bound_by", TEXT, "Part of a step that limits it; `memory` if the row does not fit."),
     Column("in_time", TRUTH, "Whether the row fits the memory and meets its limits, and pools keep up with its load."),
 )
@@ -139,7 +144,6 @@ LOADED = Columns(
         "kv_busiest_nic",
         "",
         "Fraction of the whole time in which the busiest NIC carries keys and values.",
-        detail=True,
     ),
     Column(
         "kv_hot_pair",

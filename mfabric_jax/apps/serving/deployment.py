@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,8 +28,10 @@ from mfabric_jax.apps.serving.step import MEASURED_MODES, StepSeconds, Wires
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.evaluate.resolving.resolve import model_of
-from mfabric_jax.evaluate.rows.costs import MILLION, Bill, bill_of
+from mfabric_jax.evaluate.rows.costs import MILLION
+from mfabric_jax.fabric.parts_list import PartsTable
 from mfabric_jax.support.array_module import array_module
+from mfabric_jax.support.bands import QUOTED
 from mfabric_jax.traffic.generator import base_popularity, layer_shares, shares_description, to_shares
 from mfabric_jax.traffic.knobs import Knobs
 from mfabric_jax.traffic.recording import recorded_tokens
@@ -131,19 +134,34 @@ class GpuPool:
         in_order = place_experts(model.architecture, model.gpus, model.load.slots, self.taken.shares, placed=False)
         return busiest_over_mean(model.load), busiest_over_mean(in_order)
 
-    @functools.cached_property
-    def bill(self) -> Bill:
-        """The bill of a cluster with one group."""
-        hardware = self.group.hardware
-        return bill_of(hardware, self.group.shape, hardware.nic_gbps)
+    def per_gpu(self, tiers: int, quote: str | None = None) -> tuple[float | None, float | None]:
+        """Return dollars and joules per second of each working GPU on a network whose trees have these tiers, including
+        its share of network, servers and idle GPUs.
 
-    @property
-    def per_gpu(self) -> tuple[float | None, float | None]:
-        """Dollars and joules per second of each working GPU, including its share of network, servers and idle GPUs.
+        - `quote`: a column of `PartsTable.quote_variants`, if parts have another quoted price; None: usual prices.
 
         None: not known.
         """
-        return self.bill.per_gpu_second(self.group.hardware.parts.running, self.group.shape.gpus)
+        bill, running = self.group.bill_on(tiers, self.quotes.get(quote)), self.group.hardware.parts.running
+        return bill.per_gpu_second(running, self.group.shape.gpus)
+
+    @functools.cached_property
+    def quotes(self) -> Mapping[str | None, PartsTable]:
+        """Other quoted prices of parts, by column."""
+        return {**self.group.hardware.parts.quote_variants(self.group.gpu.name)}
+
+    @functools.cached_property
+    def least_usd(self) -> float | None:
+        """Dollars per second of each working GPU on the smallest network, which joins one group alone; None: not
+        known."""
+        return self.per_gpu(self.group.tiers_for(self.group.tree_nics))[0]
+
+
+class PricedNetwork(NamedTuple):
+    """A network that joins the `gpus` of both pools by trees of so few `tiers` as their NICs need, unless stated."""
+
+    gpus: int
+    tiers: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -337,17 +355,48 @@ class Deployment:
         return left / (self.decode.model.tp * self.request_bytes(context))
 
     # ------------------------------------------------------------------------------------------------------------- cost
-    def per_gpu(self) -> tuple[float | None, float | None]:
-        """Return `GpuPool.per_gpu` of the decoding pool."""
-        return self.decode.per_gpu
+    @property
+    def groups(self) -> tuple[int, int]:
+        """Groups that decode and groups that prefill: as stated, else one of each."""
+        load = self.case.serving.load
+        return load.decode_groups or 1, load.prefill_groups or 1
+
+    def network_of(self, groups: tuple[int, int]) -> PricedNetwork:
+        """Return the network of this many groups that decode and that prefill."""
+        each = list(zip(groups, (self.decode.group, self.prefill.group), strict=True))
+        nics = sum(count * group.tree_nics for count, group in each)
+        return PricedNetwork(sum(count * group.shape.gpus for count, group in each), self.decode.group.tiers_for(nics))
+
+    def per_gpu(
+        self, quote: str | None = None
+    ) -> tuple[tuple[float | None, float | None], tuple[float | None, float | None]]:
+        """Return `GpuPool.per_gpu` of both pools on the network of their groups."""
+        tiers = self.network_of(self.groups).tiers
+        return self.decode.per_gpu(tiers, quote), self.prefill.per_gpu(tiers, quote)
+
+    @property
+    def quotes(self) -> list[str]:
+        """Columns of other quoted prices that parts of a pool have."""
+        return [name for name in QUOTED if name in {*self.decode.quotes, *self.prefill.quotes}]
+
+    def usd_per_s(self, groups: tuple[int, int], quote: str | None = None) -> float | None:
+        """Return the dollars per second of this many groups that decode and that prefill; None without prices.
+        `quote`: as in `GpuPool.per_gpu`."""
+        tiers, pools = self.network_of(groups).tiers, (self.decode, self.prefill)
+        usd = [pool.per_gpu(tiers, quote)[0] for pool in pools]
+        if None in usd:
+            return None
+        each = zip(usd, groups, pools, strict=True)
+        return sum(own * count * pool.group.shape.gpus for own, count, pool in each)  # type: ignore[operator]
 
     def prefill_share(self, decoding: Decoding, nic_gbps: Any) -> Any:
         """Return the prefill GPUs per decoding GPU, for answers of the stated length."""
         prompt_tokens_per_s = decoding.tokens_per_s / self.case.serving.answer * self.fresh
         return prompt_tokens_per_s * self.prefilling(nic_gbps).step_s / self.pass_tokens
 
-    def per_million(self, decoding: Decoding, nic_gbps: Any) -> tuple[Any, Any]:
-        """Return dollars and joules per million answer tokens, for both pools together; None: not known."""
+    def per_million(self, decoding: Decoding, nic_gbps: Any, quote: str | None = None) -> tuple[Any, Any]:
+        """Return dollars and joules per million answer tokens, for both pools together; None: not known. `quote`: as in
+        `GpuPool.per_gpu`."""
         prefill = self.prefill_share(decoding, nic_gbps)
 
         def of_both(decode: float | None, prefilled: float | None) -> Any:
@@ -355,7 +404,7 @@ class Deployment:
                 return None
             return MILLION * (decode + prefill * prefilled) / decoding.tokens_per_s
 
-        (usd, joules), (prefill_usd, prefill_joules) = self.decode.per_gpu, self.prefill.per_gpu
+        (usd, joules), (prefill_usd, prefill_joules) = self.per_gpu(quote)
         return of_both(usd, prefill_usd), of_both(joules, prefill_joules)
 
 

@@ -20,10 +20,12 @@ from mfabric_jax.checks import Misfit
 from mfabric_jax.evaluate.asking import region_functions
 from mfabric_jax.evaluate.links import unit_on_host
 from mfabric_jax.evaluate.resolving import limits
-from mfabric_jax.evaluate.resolving.resolve import STAYING, gpu_of, hardware_of
+from mfabric_jax.evaluate.resolving.resolve import STAYING, gpu_of, hardware_of, tree_room
 from mfabric_jax.evaluate.resolving.resolved import Hardware
+from mfabric_jax.evaluate.rows.costs import PLACES, Bill, bill_of, tree_nics
 from mfabric_jax.evaluate.solver import Question
 from mfabric_jax.fabric.design import Fabric
+from mfabric_jax.fabric.parts_list import PartsTable
 from mfabric_jax.fabric.site import FabricSite
 from mfabric_jax.policies.reads import ALONE
 from mfabric_jax.policies.wirings import ALL_TO_ALLS, wire_group
@@ -66,11 +68,12 @@ class GroupShape:
 
 
 class ServingGroup(NamedTuple):
-    """The GPUs of an expert-parallel group on the fabric `on` of a case."""
+    """The GPUs of an expert-parallel group on the fabric `on` of a case; `tiers`: `network.tiers` as stated."""
 
     on: Fabric
     hardware: Hardware
     shape: GroupShape
+    tiers: int | str
 
     @property
     def gpu(self) -> Gpu:
@@ -94,6 +97,21 @@ class ServingGroup(NamedTuple):
         nics = sum(group.nics for group in self.on.parts(self.site) if group.attachment.switch_ports)
         return min(1.0, float(nics) / self.shape.gpus_per_server) if nics else 1.0
 
+    @property
+    def tree_nics(self) -> float:
+        """NICs on switch trees that the group needs."""
+        return tree_nics(self.hardware, self.shape)
+
+    def tiers_for(self, nics: float) -> int:
+        """Return the tiers, unless stated, of the trees of a network with this many NICs on them."""
+        if self.tiers != "fewest":
+            return int(self.tiers)
+        return tree_room(self.hardware.case.network, self.on).tiers_for(round(nics, PLACES))
+
+    def bill_on(self, tiers: int, parts: PartsTable | None = None) -> Bill:
+        """Return the bill of the group as part of a network whose trees have these tiers; `parts`: other prices."""
+        return bill_of(self.hardware, self.shape, self.hardware.nic_gbps, parts, tiers=tiers)
+
     def inside_Bps(self, nic_gbps: Any) -> Any:
         """Return a GPU's bandwidth [bytes/s] inside its server or domain: the domain's, at most the GPU's own."""
         own = self.gpu.nvlink
@@ -102,7 +120,7 @@ class ServingGroup(NamedTuple):
 
 
 NO_SERVING = ServingSettings()
-LEAST_TIERS = 2  # caches travel from prefill groups to decoding groups, so several groups share a network
+LEAST_TIERS = 2  # of trees that a group's bytes cross, as where kernels were measured; dollars count those needed
 
 
 def check_network(case: Case) -> None:
@@ -134,7 +152,7 @@ def group_of(case: Case, gpus: int, named: str = "serving.ep") -> ServingGroup:
         raise Misfit(f"{named} must fill domains of {used} GPUs on {on.name}, got {gpus}.")
     shape = GroupShape(gpus, used)
     unread = msgspec.structs.replace(case, serving=NO_SERVING)  # all sizes of a search then share their hardware
-    return ServingGroup(on, hardware_of(unread, shape.servers, LEAST_TIERS, STAYING), shape)
+    return ServingGroup(on, hardware_of(unread, shape.servers, LEAST_TIERS, STAYING), shape, case.network.tiers)
 
 
 def _larger_domain(gpu: Gpu, gpus: int) -> str:

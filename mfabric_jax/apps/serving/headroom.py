@@ -96,7 +96,6 @@ def _growth_of(pool: str, case: Case, row: Mapping[str, Any]) -> Growth:
     grown = case.with_({f"serving.load.{pool}_groups": more[pool]})
     deployed = cached_deployment(request_load.with_load_context(case))
     pools = {"decode": deployed.decode, "prefill": deployed.prefill}
-    price = [[request_load.usd_per_s(pools[name], count[name]) for name in pools] for count in (more, groups)]
-    known = None not in (*price[0], *price[1])
-    ratio = sum(price[0]) / sum(price[1]) if known else None  # type: ignore[arg-type]
+    usd_more, usd_now = (deployed.usd_per_s((count["decode"], count["prefill"])) for count in (more, groups))
+    ratio = None if usd_more is None or usd_now is None else usd_more / usd_now
     return Growth(pool, pools[pool].group.shape.gpus, _between(grown, rate, full).in_time, ratio)

@@ -29,5 +29,5 @@ def relative_price(decode: Any, prefill: Any) -> float:
     It is 1 for equal GPUs and NICs, whatever the sizes of their groups, and without prices: GPUs are then counted.
     """
     kinds = [(pool.group.gpu, pool.nic_gbps) for pool in (decode, prefill)]
-    dollars = decode.per_gpu[0], prefill.per_gpu[0]
+    dollars = decode.least_usd, prefill.least_usd
     return 1.0 if kinds[0] == kinds[1] or None in dollars else dollars[1] / dollars[0]

@@ -211,6 +211,11 @@ class LoadOutcome(NamedTuple):
         return self.timeline.first_s - self.requests.arrival_s
 
     @property
+    def first_token_s(self) -> float:
+        """The p99 of `ttft_s` of requests that count."""
+        return float(np.quantile(self.ttft_s[self.first :], QUANTILES["p99"]))
+
+    @property
     def e2e_s(self) -> Float[np.ndarray, "R"]:
         """Seconds from arrival to last token."""
         return self.timeline.end_s - self.requests.arrival_s
@@ -355,15 +360,9 @@ def _of_capacity(deployed: Deployment, outcome: LoadOutcome) -> dict[str, Any]:
 
 def _usd_per_million(deployed: Deployment, outcome: LoadOutcome, figures: Mapping[str, Any]) -> float | None:
     """Dollars per million served answer tokens, idle GPUs included; None without prices or served tokens."""
-    each = [(deployed.decode, outcome.decode.groups), (deployed.prefill, outcome.prefill.groups)]
-    per_s = [usd_per_s(pool, groups) for pool, groups in each]
+    usd_per_s = deployed.usd_per_s((outcome.decode.groups, outcome.prefill.groups))
     tokens_per_s = _served_tokens_per_s(deployed, outcome, figures)
-    return None if None in per_s or not tokens_per_s else MILLION * sum(per_s) / tokens_per_s  # type: ignore[arg-type]
-
-
-def usd_per_s(pool: Any, groups: int) -> float | None:
-    """Return the dollars per second of a pool's groups; None without prices."""
-    return None if (usd := pool.per_gpu[0]) is None else usd * groups * pool.group.shape.gpus
+    return None if usd_per_s is None or not tokens_per_s else MILLION * usd_per_s / tokens_per_s
 
 
 def _served_tokens_per_s(deployed: Deployment, outcome: LoadOutcome, figures: Mapping[str, Any]) -> float:

@@ -5,7 +5,7 @@ from typing import Any
 
 from mfabric_jax import fabric, units
 from mfabric_jax.apps.serving import request_load
-from mfabric_jax.apps.serving.columns import SPLIT
+from mfabric_jax.apps.serving.columns import QUOTES_OF_TOKENS, SPLIT
 from mfabric_jax.apps.serving.deployment import (
     PASS,
     Decoding,
@@ -39,6 +39,7 @@ from mfabric_jax.evaluate.rows.results import provenance, side_by_side, warn_of_
 from mfabric_jax.workload.kernels import HOW
 
 THOUSAND = 1000
+LOAD_USD = "load_usd_per_million_tokens"
 
 
 def serve(
@@ -111,6 +112,9 @@ def full_row(
         row |= {"fits": fits, "bound_by": deployed.slowest(deployed.decoding(deployed.numbers)) if fits else "memory"}
     more = _split_columns(deployed) if splitting else {}
     more |= request_load.columns(deployed, outcome) if arriving else {}
+    if outcome is not None:
+        groups = outcome.decode.groups, outcome.prefill.groups
+        more |= _network_columns(deployed, groups) | _quoted_at_load(deployed, groups, more[LOAD_USD])
     return row | {"in_time": is_in_time(row | more)} | more
 
 
@@ -163,7 +167,8 @@ def _unknown_prices(case: Case) -> list[str]:
 
 def row_of(deployed: Deployment) -> dict[str, Any]:
     """Return the row of a deployment for the numbers of its case."""
-    case, decoding = deployed.case, deployed.decoding(deployed.numbers)
+    case, numbers = deployed.case, deployed.numbers
+    decoding = deployed.decoding(numbers)
     names = {
         "model": deployed.decode.model.architecture.name,
         "gpu": case.gpu.name,
@@ -179,17 +184,37 @@ def row_of(deployed: Deployment) -> dict[str, Any]:
         **dict(zip(EXPERTS, (deployed.decode.taken.words, *deployed.decode.uneven()), strict=True)),
     }
     memory = _memory_columns(deployed, decoding)
-    dollars, joules = deployed.per_million(decoding, deployed.numbers.nic_gbps)
+    dollars, joules = deployed.per_million(decoding, numbers.nic_gbps)
     row = {
         **names,
         **_step_columns(deployed, decoding),
         **_prefill_columns(deployed, decoding),
         **memory,
-        "usd_per_million_tokens": None if dollars is None else float(dollars),
+        "usd_per_million_tokens": _number(dollars),
         "kj_per_million_tokens": None if joules is None else float(joules) / THOUSAND,
+        **_network_columns(deployed, deployed.groups),
+        **dict.fromkeys(QUOTES_OF_TOKENS),
+        **{name: _number(deployed.per_million(decoding, numbers.nic_gbps, name)[0]) for name in deployed.quotes},
         "bound_by": deployed.slowest(decoding) if memory["fits"] else "memory",
     }
     return row | {"in_time": is_in_time(row)}
+
+
+def _network_columns(deployed: Deployment, groups: tuple[int, int]) -> dict[str, Any]:
+    network, has_tree = deployed.network_of(groups), deployed.decode.group.tree_nics > 0
+    return {"network_gpus": network.gpus, "network_tiers": network.tiers if has_tree else None}
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _quoted_at_load(deployed: Deployment, groups: tuple[int, int], usual: float | None) -> dict[str, float]:
+    """Dollars at a load at other quoted prices."""
+    usd, known = deployed.usd_per_s(groups), {name: deployed.usd_per_s(groups, name) for name in deployed.quotes}
+    if usual is None or usd is None:
+        return {}
+    return {name: usual * each / usd for name, each in known.items() if each is not None}
 
 
 def _step_columns(deployed: Deployment, decoding: Decoding) -> dict[str, Any]:

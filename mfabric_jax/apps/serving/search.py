@@ -106,18 +106,18 @@ def _of_a_gpu(row: dict[str, Any]) -> float:
 
 def cheapest(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the row with the fewest dollars per million answer tokens for both pools, at its load if it has one; None
-    without prices. Ties within `TIE` go to the shortest time from token to token under the load (p99), without a load
-    to the most tokens per second and GPU."""
+    without prices. Ties within `TIE` go to the soonest first token under the load (p99), then to the shortest time from
+    token to token; without a load to the most tokens per second and GPU."""
     priced = [row for row in rows if usd_of(row) is not None]
     most = (1 + TIE) * min(map(usd_of, priced), default=0.0)
     return min((row for row in priced if usd_of(row) <= most), key=_after_dollars, default=None)
 
 
-def _after_dollars(row: dict[str, Any]) -> tuple[float, float]:
+def _after_dollars(row: dict[str, Any]) -> tuple[float, ...]:
     if row.get("load_requests") is None:
         return -row["tokens_per_s_per_gpu"], usd_of(row)
-    tpot_s = row["load_tpot_p99_s"]
-    return math.inf if tpot_s is None else tpot_s, usd_of(row)
+    seconds = (row[f"load_{what}_p99_s"] for what in ("ttft", "tpot"))
+    return *(math.inf if value is None else value for value in seconds), usd_of(row)
 
 
 def usd_of(row: dict[str, Any]) -> Any:

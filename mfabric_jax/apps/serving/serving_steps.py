@@ -73,6 +73,14 @@ def measured_steps() -> dict[str, list[MeasuredServing]]:
     return {what: [row for row in steps if row.what == what] for what in dict.fromkeys(row.what for row in steps)}
 
 
+def measured_facts() -> dict[str, dict[str, Any]]:
+    """Return the number of measured steps and passes, their GPUs and group sizes, by what they are."""
+    return {
+        what: {"steps": len(own), "gpus": sorted({row.gpu for row in own}), "ep": sorted({row.ep for row in own})}
+        for what, own in measured_steps().items()
+    }
+
+
 def _calls(name: str, facts: Mapping[str, Any]) -> Iterator[MeasuredServing]:
     rates = "gigabytes_per_s" in facts
     cells, dispatch = facts["gigabytes_per_s" if rates else "microseconds"], facts.get("dispatch", "fp8")

@@ -231,7 +231,7 @@ def fewest(
     decode: Sequence[Batches], prefill: Sequence[PrefillChoice], progress: Says = silent, best: Best = UNKNOWN
 ) -> tuple[Deployment, LoadOutcome | None]:
     """Return the member with the fewest GPUs that serves a load within its limits, and the outcome of the load. With
-    two kinds of GPUs it is the cheapest member.
+    two kinds of GPUs it is the cheapest member. Its passes of prefill are those with the soonest first tokens (p99).
 
     The space is the decoding batches (of one group size), the prefill pools, and the numbers of groups unless stated.
     At a given load this member is also the cheapest. If no member does, return the first pools with as many groups as
@@ -249,7 +249,7 @@ def fewest(
         progress(f"ep {decode[0].deployed.decode.model.gpus}, {_gpus(member):,} GPUs, simulation {tries + 1}")
         outcome = request_load.outcome_of(member, load, late)
         if outcome is not None:
-            return member, outcome
+            return search.soonest(member, outcome)
     member = search.first()
     return member, request_load.outcome_of(member, load)
 
@@ -287,6 +287,17 @@ class _Search:
         best = self._decode[0].best
         groups = self._stated[0] or self._decode_least(0, best), self._stated[1] or self._prefill_least[0]
         return self._member(0, best, 0, *groups)
+
+    def soonest(self, member: Deployment, outcome: LoadOutcome) -> tuple[Deployment, LoadOutcome]:
+        """Return a member in time with the passes of prefill, on its own GPUs, that give the soonest first tokens."""
+        found = [(member, outcome)]
+        for pool in self._prefill:
+            other = with_prefill(member, pool)
+            if other.prefill.model.gpus == member.prefill.model.gpus and other.case != member.case:
+                late = Late(self._limits, self._load.requests)
+                if (result := request_load.outcome_of(other, self._load, late)) is not None:
+                    found.append((other, result))
+        return min(found, key=lambda each: each[1].first_token_s)
 
     def members(self) -> Iterator[tuple[Deployment, Late]]:
         """Yield each member with a counter of its late requests; the search reads the counter before the next one."""
@@ -339,7 +350,8 @@ class _Search:
 
     def _dearest(self, best: Best) -> float:
         """The price, in decoding GPUs, above which all pools cost more and have more GPUs than the best. Dollars of a
-        GPU depend on the size of its group, so the cheapest GPU counts. Infinite if slower pools get fewer requests."""
+        GPU depend on its group and on the network, so the cheapest GPU counts, on the smallest network. Infinite if
+        slower pools get fewer requests."""
         if best.gpus is None or not self._open or not self._answers:
             return math.inf
         decode, pools = self._decode[0].deployed.decode, [pool.prefill for pool in self._prefill]
@@ -347,7 +359,7 @@ class _Search:
         most = best.gpus * max(1.0, *ratios)
         if best.usd is None:
             return most
-        each = [(pool.per_gpu[0], ratio) for pool, ratio in zip((decode, *pools), (1.0, *ratios), strict=True)]
+        each = [(pool.least_usd, ratio) for pool, ratio in zip((decode, *pools), (1.0, *ratios), strict=True)]
         least = min(0.0 if usd is None else usd / ratio for usd, ratio in each)
         if not least:  # some prices are not known
             return math.inf

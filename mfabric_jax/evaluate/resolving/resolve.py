@@ -712,30 +712,41 @@ def _circuits(draft: _DraftCase, on: Fabric, usual: tuple[str, str]) -> None:
         draft.fill("circuits.delay_s", switch.delay_s[1], f"the slowest of {name}")
 
 
-def _tree_room(draft: _DraftCase, on: Fabric) -> tuple[int | None, int, int]:
+class TreeRoom(NamedTuple):
     """How many NICs one switch and two tiers of a fabric connect, and over how many separate trees its NICs divide.
 
     One switch connects 0 if an oversubscribed tree needs uplinks, None without a tree.
     """
-    radix, network = draft["network.radix"], draft.case.network
-    at_edge = draft["network.oversubscribed_at"] == "edge"
-    two = Tree(1, radix, tiers=2).most_hosts * at_edge
-    site = FabricSite(network=network, nics=network.nics).with_network(radix=max(radix, LEAST_RADIX))
+
+    one_switch: int | None
+    two_tiers: int
+    trees: int
+
+    def tiers_for(self, nics: float) -> int:
+        """Return the fewest tiers that hold all NICs of the trees together."""
+        each = -(-nics // self.trees)
+        return 1 if each <= (self.one_switch or 0) else 2 if each <= self.two_tiers else 3
+
+
+def tree_room(network: Any, on: Fabric) -> TreeRoom:
+    """Return the room of a fabric's trees under the `network` of a case, whose NICs are filled."""
+    at_edge = network.oversubscribed_at == "edge"
+    two = Tree(1, network.radix, tiers=2).most_hosts * at_edge
+    site = FabricSite(network=network, nics=network.nics).with_network(radix=max(network.radix, LEAST_RADIX))
     tree = on.links(site).tree
     if tree is None:
-        return None, two, 1
-    full = (draft["network.oversubscription"] or tree.oversubscription) == 1
-    return tree.radix * (full and at_edge), two, tree.parts
+        return TreeRoom(None, two, 1)
+    full = (network.oversubscription or tree.oversubscription) == 1
+    return TreeRoom(tree.radix * (full and at_edge), two, tree.parts)
 
 
 def _tiers(draft: _DraftCase, on: Fabric, servers: int, tree_nics: int, least: int = 1) -> None:
     """Fill the tiers of switch trees, at least `least`; raise Misfit if one is stated but one switch is too small."""
-    (one_switch_nics, two_tier_nics, trees), stated = _tree_room(draft, on), draft["network.tiers"]
+    room, stated = tree_room(draft.case.network, on), draft["network.tiers"]
+    one_switch_nics, two_tier_nics, trees = room
 
     def tiers_for(nics: int) -> int:
-        each = -(-nics // trees)
-        fewest = 1 if each <= (one_switch_nics or 0) else 2 if each <= two_tier_nics else 3
-        return max(least, fewest) if stated == "fewest" else stated
+        return max(least, room.tiers_for(nics)) if stated == "fewest" else stated
 
     nics = draft["network.nics"]
     by_degree = range(nics + 1) if on.about.optics.degree_varies else ()

@@ -114,6 +114,15 @@ def bill_of(settings: Hardware, job: Any, nic_gbps: Any, parts: PartsTable | Non
     return Bill(usd, add(usd, *hosts_usd), watts, add(watts, multiply(job.gpus, gpu.watts), rest_watts))
 
 
+def tree_nics(settings: Hardware, job: Any) -> float:
+    """Return the NICs on switch trees that a job needs: its part of those of shared servers."""
+    on = settings.fabric
+    if on.domain_gpus is not None:
+        return job.gpus
+    site, share = _site_and_share(settings, job, {})
+    return share * site.servers * sum(float(group.nics) for group in on.parts(site) if group.attachment.switch_ports)
+
+
 def bill_by_part(settings: Hardware, job: Any, nic_gbps: float) -> dict[str, float]:
     """Return the dollars of a cluster by the part that they buy; together they are the `cluster_usd` of `bill_of`.
 

@@ -7,8 +7,8 @@ from typing import Any
 from mfabric_jax.report import numerals
 from mfabric_jax.report.grid import TOKEN_USD, Rows, group_rows, setting_name, values_in
 from mfabric_jax.report.html.headline import gpus_of
-from mfabric_jax.report.html.markup import join_names, tag, words
-from mfabric_jax.report.numerals import number
+from mfabric_jax.report.html.markup import tag, words
+from mfabric_jax.report.numerals import join_names, number
 from mfabric_jax.report.query import RUNS
 from mfabric_jax.report.ranking import FAILURE
 from mfabric_jax.report.row_remarks import job_words

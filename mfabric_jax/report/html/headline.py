@@ -8,9 +8,9 @@ from typing import Any
 from mfabric_jax.fabric.cost import package_table
 from mfabric_jax.report.grid import GPU, TIME, TOKEN_USD, WORTH, Rows, values_in
 from mfabric_jax.report.html.contenders import BEST, EQUAL, VALUES, Contender, contenders
-from mfabric_jax.report.html.markup import join_names, small_table, tag, words
+from mfabric_jax.report.html.markup import small_table, tag, words
 from mfabric_jax.report.html.served_facts import pools_words, served_facts
-from mfabric_jax.report.numerals import count_phrase, number, percent
+from mfabric_jax.report.numerals import count_phrase, join_names, number, percent
 from mfabric_jax.report.ranking import Ranking
 from mfabric_jax.report.row_remarks import band_words, errors_words
 from mfabric_jax.report.served import LOAD_USD, arrival_words, is_replica, is_served, replica_words, verdict_without

@@ -7,7 +7,6 @@ from typing import Any
 from mfabric_jax.report.tables import cells_of
 
 NUMBERS = ("over best", "with failures", "share")  # columns of numbers that are written with words
-_MOST_NAMES = 12
 
 
 def words(*values: Any) -> str:
@@ -31,14 +30,6 @@ def section(heading: str, *inside: str, **attributes: Any) -> str:
 
 def bullets(lines: Sequence[str]) -> str:
     return tag("ul", *(tag("li", words(line)) for line in lines)) if lines else ""
-
-
-def join_names(names: Sequence[Any], last: str = "and") -> str:
-    """Return "a, b and c"; a long list ends in "and 5 more"."""
-    every = [str(name) for name in names]
-    if len(every) > _MOST_NAMES:
-        every = [*every[:_MOST_NAMES], f"{len(every) - _MOST_NAMES} more"]
-    return f" {last} ".join(filter(None, [", ".join(every[:-1]), *every[-1:]])) or "none"
 
 
 def small_table(lines: Sequence[Mapping[str, Any]], first: Mapping[str, Sequence[str]] | None = None) -> str:

@@ -18,7 +18,7 @@ from mfabric_jax.report.html.costs import costs_section, failures_section
 from mfabric_jax.report.html.curves import shapes
 from mfabric_jax.report.html.headline import headline
 from mfabric_jax.report.html.lanes import lanes_section
-from mfabric_jax.report.html.markup import bullets, join_names, section, small_table, tag, words
+from mfabric_jax.report.html.markup import bullets, section, small_table, tag, words
 from mfabric_jax.report.html.multiples import multiples_section
 from mfabric_jax.report.html.panels import charts_markup, charts_of
 from mfabric_jax.report.html.pictures import picture, pictures_in
@@ -26,6 +26,7 @@ from mfabric_jax.report.html.ranked import ranking_section
 from mfabric_jax.report.html.rows_table import rows_table
 from mfabric_jax.report.html.served_facts import times_section
 from mfabric_jax.report.html.set_up import set_up_section
+from mfabric_jax.report.numerals import join_names
 from mfabric_jax.report.ranking import MOST_OF_PAGE, Ranking, not_ranked, possible, rankings
 from mfabric_jax.report.repeated import repeat_command
 from mfabric_jax.report.row_remarks import remarks

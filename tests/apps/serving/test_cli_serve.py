@@ -32,7 +32,8 @@ MEASURED = [
     *("prefill_memory_gb", "prefill_gpu", "prefill_nic_gbps", "prefill_gpu_memory_gb", "prefill_ep", "prefill_tokens"),
     *("prefill_overlap", "prefill_gpus"),
     *("requests", "most_requests", "memory_gb", "gpu_memory_gb", "fits", "batch_limit"),
-    *("usd_per_million_tokens", "kj_per_million_tokens", "bound_by", "in_time"),
+    *("usd_per_million_tokens", "kj_per_million_tokens", "network_gpus", "network_tiers"),
+    *("low_ports_usd", "low_gpus_usd", "high_gpus_usd", "bound_by", "in_time"),
 ]
 WORDS = ("serve", "--model", "deepseek-v3", "--gpu", "H100-SXM", "--nic-gbps", "400")
 
@@ -121,7 +122,7 @@ def test_numbers_are_not_worked_out_again_for_other_batches():
 def test_costs_are_of_both_pools():
     """Dollars and joules of a GPU in a second, times GPUs that prefill beside it, over its tokens a second."""
     served = cached_deployment(case(serving__ep=72))
-    row, (dollars, joules) = row_of(served), served.per_gpu()
+    row, (dollars, joules) = row_of(served), served.per_gpu()[0]
     pools = 1 + row["prefill_gpus"]
     assert row["usd_per_million_tokens"] == pytest.approx(1e6 * dollars * pools / row["tokens_per_s_per_gpu"])
     assert row["kj_per_million_tokens"] == pytest.approx(1e3 * joules * pools / row["tokens_per_s_per_gpu"])
@@ -476,15 +477,18 @@ def test_the_cheapest_row_is_sought_among_all_rows(capsys):
     assert "0.1 $" in said
 
 
-def test_equal_dollars_go_to_the_shorter_tokens_under_a_load_and_to_more_tokens_without():
+def test_equal_dollars_go_to_the_sooner_tokens_under_a_load_and_to_more_tokens_without():
     plain = {"load_requests": None, "usd_per_million_tokens": 1.0}
     slow, quick, dear = (
         plain | {"tokens_per_s_per_gpu": tokens, "usd_per_million_tokens": usd}
         for tokens, usd in ((5.0, 1.0), (6.0, 1.0009), (9.0, 1.0011))
     )
     assert cheapest([slow, quick, dear]) is quick
-    early, late = ({"load_requests": 9, "load_tpot_p99_s": s, "load_usd_per_million_tokens": 1.0} for s in (0.04, 0.05))
-    assert cheapest([late, early]) is early
+    early, late, slow = (
+        {"load_requests": 9, "load_ttft_p99_s": ttft, "load_tpot_p99_s": tpot, "load_usd_per_million_tokens": 1.0}
+        for ttft, tpot in ((1.4, 0.04), (2.0, 0.03), (1.4, 0.05))
+    )
+    assert cheapest([late, slow, early]) is early
 
 
 def test_the_cheapest_under_a_load_says_what_the_load_does_not_show(capsys):
@@ -496,8 +500,10 @@ def test_the_cheapest_under_a_load_says_what_the_load_does_not_show(capsys):
     assert said.startswith("Cheapest, but the load is too short to show a steady state: deepseek-v3 on fat-tree, ep 8")
     assert "Equal in every printed digit: rail-only." in said
     assert "Under the load, as predicted:" in said
-    alone = "With ep 8 no all-to-all leaves a server: fabrics differ only in the price of their network."
+    alone = "EP 8 fits into one server; the network carries only caches (busiest NIC "
     assert alone in said
+    assert "Take the simplest network." in said
+    assert "deepseek-v3 on fat-tree, ep 8: its network is priced as a 1-tier tree for 16 GPUs, both pools." in said
     assert status(*words, "--set", "serving.load.requests=2000") == 0
     said = " ".join(capsys.readouterr().out.split()).replace("fat- tree", "fat-tree")
     assert said.startswith("Cheapest in time: deepseek-v3 on fat-tree, ep 8")
@@ -509,7 +515,7 @@ def test_the_cheapest_under_a_load_says_what_the_load_does_not_show(capsys):
     assert upto == pytest.approx(20 * (1 + percent / 100), rel=0.01)
     assert said.count("stay in time up to") == 1
     assert status("serve", "--fabric", "fat-tree,full-mesh", "--ep", "16", "--batch", "8") == 0
-    assert alone.replace("8", "16") not in capsys.readouterr().out
+    assert "fits into one server" not in capsys.readouterr().out
 
 
 def test_pools_that_a_load_exceeds_are_not_called_too_small_for_the_memory(capsys):

@@ -41,9 +41,10 @@ def test_dollars_are_those_of_the_pools_without_a_network():
     """Of 8 GPUs in one server, from the price of the pool that decodes on them."""
     row = client_row(CASE)
     pools = deployment(CASE.with_({"serving.ep": 8, "serving.tp": 1}))
-    usd, _ = pools.decode.bill.without_network.per_gpu_second(pools.decode.group.hardware.parts.running, 8)
+    bill = pools.decode.group.bill_on(1).without_network
+    usd, _ = bill.per_gpu_second(pools.decode.group.hardware.parts.running, 8)
     assert row["usd_per_million_tokens"] == pytest.approx(1e6 * usd / row["tokens_per_s_per_gpu"])
-    assert usd < pools.decode.per_gpu[0]
+    assert usd < pools.decode.least_usd
     unpriced = CASE.with_({"gpu.name": "MI300X"})
     assert (client_row(unpriced)["usd_per_million_tokens"] is None) == bool(unknown_prices(cases(unpriced)))
 

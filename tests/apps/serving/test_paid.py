@@ -56,7 +56,7 @@ def test_each_pool_pays_for_its_own_idle_gpus(case):
     both = {"serving.kernels": "nvlink-one-sided", "serving.prefill.kernels": "nvlink-one-sided"}
     served = case("scale-up", **{"serving.ep": 8, "serving.prefill.ep": 64, **both})
     pools = deployment(served)
-    (usd, _), (prefill_usd, _) = pools.decode.per_gpu, pools.prefill.per_gpu
+    (usd, _), (prefill_usd, _) = pools.per_gpu()
     hours = 4 * 8766 * 3600
     more = (NIC_USD + H100_USD + SERVER_USD / 8) / 8 / hours  # 72 for 64 that work
     energy = prefill_usd - usd - more

@@ -11,10 +11,17 @@ from mfabric_jax import cli
 from mfabric_jax.apps.serving import family
 from mfabric_jax.apps.serving import serving_steps as steps
 from mfabric_jax.apps.serving.rows import cached_deployment
-from mfabric_jax.apps.serving.serving_steps import CALLS, serving_bands, serving_rows, serving_summary, servings
+from mfabric_jax.apps.serving.serving_steps import (
+    CALLS,
+    measured_facts,
+    serving_bands,
+    serving_rows,
+    serving_summary,
+    servings,
+)
 from mfabric_jax.apps.serving.step import MEASURED_OVER_PREDICTED
 from mfabric_jax.checks import InputError
-from mfabric_jax.commands import serve_sentences
+from mfabric_jax.report.served import measured_words
 from mfabric_jax.report.serving import kernel_errors_chart
 from mfabric_jax.report.tables import servings as table
 from mfabric_jax.workload.gpus import GPUS
@@ -205,7 +212,8 @@ def test_what_serve_says_of_measured_steps_is_what_the_rows_say(rows):
 def test_the_band_names_what_was_measured_and_what_was_not():
     row = {"gpu": "B200-HGX", "prefill_gpu": "H800-SXM", "model": "m", "ep": 8, "usd_per_million_tokens": 1.0}
     row |= {"by": "high", "tpot_limit_s": None, "ttft_limit_s": None, "fits": True, "tokens_per_s_per_gpu": 1.0}
-    said = serve_sentences.measured_words([row])
+    said = measured_words(measured_facts(), [row], [row])
     assert "8 steps and passes were measured, on H100-SXM and H800-SXM: decoding at ep 72 and 128, prefill at" in said
     assert said.endswith("; B200-HGX and decoding at ep 8 were not measured.")
-    assert serve_sentences.measured_words([row | {"gpu": "H100-SXM", "ep": 72}]).endswith("prefill at ep 32.")
+    known = [row | {"gpu": "H100-SXM", "ep": 72}]
+    assert measured_words(measured_facts(), known, known).endswith("prefill at ep 32.")
