@@ -98,10 +98,10 @@ def value_in(data: bytes | str, named: str, what: str, kind: str = ".json") -> A
 
 def _shorthand(text: str, error: str) -> str:
     """Return what to omit where TOML text gives a value to a name and to names below it; "" for other errors."""
-    at = re.match(r"Cannot overwrite a value \(at (?:line (\d+)|end)", error)
-    if at is None:
+    match = re.match(r"Cannot overwrite a value \(at (?:line (\d+)|end)", error)
+    if match is None:
         return ""
-    lines = [line.partition("=")[0].strip() for line in text.splitlines()[: int(at[1] or text.count("\n") + 1)]]
+    lines = [line.partition("=")[0].strip() for line in text.splitlines()[: int(match[1] or text.count("\n") + 1)]]
     above = next((line for line in lines[:-1] if line and lines[-1].startswith(f"{line}.")), None)
     return "" if above is None else f": omit {above} = ..., as {lines[-1]} chooses it"
 
