@@ -116,7 +116,12 @@ def test_what_is_right_is_read(tmp_path):
             '{"a": 1, "b": {"c": 1, "c": 1}}',
             r"is not JSON \(it has the key 'c' twice\); give a file of things",
         ),
-        ("a.toml", "a = 1\na = 2", r"is not TOML \(Cannot overwrite a value"),
+        ("a.toml", "a = 1\na = 2", r"is not TOML \(Cannot overwrite a value \(at end of document\)\); give"),
+        (
+            "a.toml",
+            "a.b = 1\na.b.c = 2",
+            r"Cannot overwrite a value \(.*\): omit a.b = ..., as a.b.c chooses it\); give",
+        ),
         ("a.json", DEEP[".json"], r"is not JSON \(it is nested more than 100 deep\)"),
         ("a.json", '{"a": ' + nested(DEEPEST) + "}", r"is not JSON \(it is nested more than 100 deep\)"),
         ("a.toml", DEEP[".toml"], r"is not TOML \(it is nested more than 100 deep\)"),

@@ -57,9 +57,9 @@ def region_functions(
         parts = in_chunks(waiting_of, members, region, carried, options=QUICKLY_COMPILED)
         return tuple(part.astype(float) for part in parts)
 
-    def remember(question: Question, history: np.ndarray, state: Any, place: Any) -> tuple[np.ndarray, Any]:
+    def remember(question: Question, history: np.ndarray, state: Any, position: Any) -> tuple[np.ndarray, Any]:
         question = question._replace(demand=question.demand.astype(dtype))
-        members = question, history.astype(dtype), state, place
+        members = question, history.astype(dtype), state, position
         assert isinstance(policy, Remembering)
         with policies.wrap_errors(f"policy {name_of(policy.policy)}, called for many demands at once (jax.vmap),"):
             return in_chunks(circuits_and_states, members, region, policy, options=QUICKLY_COMPILED)
@@ -127,15 +127,15 @@ def circuits_after(demand: Any, before: Any, times: Any, key: Any, rates: Any, r
 
 
 def circuits_and_states(
-    question: Question, history: Any, state: Any, place: Any, region: Region, policy: Remembering
+    question: Question, history: Any, state: Any, position: Any, region: Region, policy: Remembering
 ) -> Any:
     """Return the circuits [B S S] and the states of a policy that remembers."""
 
-    def choose(question: Question, history: Any, state: Any, place: Any) -> Any:
+    def choose(question: Question, history: Any, state: Any, position: Any) -> Any:
         key = None if question.key is None else jax.random.wrap_key_data(question.key)
-        return recall(policy, region, question._replace(key=key), history, state, place)
+        return recall(policy, region, question._replace(key=key), history, state, position)
 
-    return jax.vmap(choose)(question, history, state, place)
+    return jax.vmap(choose)(question, history, state, position)
 
 
 def draw_circuits(key: Any, region: Region) -> Any:

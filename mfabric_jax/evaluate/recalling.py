@@ -67,8 +67,8 @@ class Recalling(OnHost):
         history = np.where((sent >= 0)[..., None, None], self.tables.demand[sent], 0)
         states = self._memory.state if self._memory.called[some[0]] else None
         states = jax.tree.map(lambda x: x[some], states)
-        place = row.block[some].astype(np.int32), row.kind[some] > 0
-        counts, fresh = self.functions.recall(self.tables.question(*own, ahead), history, states, place)
+        position = row.block[some].astype(np.int32), row.kind[some] > 0
+        counts, fresh = self.functions.recall(self.tables.question(*own, ahead), history, states, position)
         return self._number(counts), fresh
 
 

@@ -76,11 +76,11 @@ def ask(policy: Policy, region: Region, question: Question) -> Array:
 
 
 def recall(
-    policy: Remembering, region: Region, question: Question, history: Array, state: Any, place: tuple[Any, Any]
+    policy: Remembering, region: Region, question: Question, history: Array, state: Any, position: tuple[Any, Any]
 ) -> tuple[Array, Any]:
     """Return the circuits [S S] that a policy chooses, and its new state."""
     there, options = _arguments(region, question)
-    plan, state = policy.recall(question.demand, there, history, state, place, **options)
+    plan, state = policy.recall(question.demand, there, history, state, position, **options)
     return plan.circuits.count, state
 
 

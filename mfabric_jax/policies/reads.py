@@ -51,15 +51,15 @@ class Remembering:
         return self.recall(demand, region, nothing, None, FIRST, **options)[0]
 
     def recall(
-        self, demand: Array, region: Region, history: Array, state: Any, place: tuple[Any, Any], **options: Any
+        self, demand: Array, region: Region, history: Array, state: Any, position: tuple[Any, Any], **options: Any
     ) -> tuple[Plan, Any]:
         """Return the plan and the new state, None for a policy without the keyword `state`.
 
         - `history` [SEEN S S]: the last demands, newest last; zeros where there were fewer.
         - `state`: that of the last call; None at first.
-        - `place`: the number of the MoE block, and whether its pass is backward.
+        - `position`: the number of the MoE block, and whether its pass is backward.
         """
-        memory = dict(zip(KEYWORDS, (history, state, *place), strict=True))
+        memory = dict(zip(KEYWORDS, (history, state, *position), strict=True))
         known = {name: value for name, value in memory.items() if name in self.__signature__.parameters}
         returned = self.policy(demand, region, **known, **options)
         return returned if "state" in known else (returned, None)

@@ -18,7 +18,8 @@ RUNS = "runs"  # this key of a configuration holds the settings in which files d
 class QueryOptions(NamedTuple):
     """Options of `query`: conditions, groups, Pareto front, order, columns.
 
-    - `where`: conditions as typed. `by`: columns to group by, and to sort groups by. `measures`: "column:measure" for each group.
+    - `where`: conditions as typed. `by`: columns to group by, which also sort the groups. `measures`: "column:measure"
+      for each group.
     - `over`: a condition that marks baseline rows, or several with commas. Measures are then of ratios: each row over
       the baseline row that has the same settings.
     - `pareto`: columns of the Pareto front of each group. A column that `rises` is maximised, others are

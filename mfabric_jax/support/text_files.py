@@ -8,6 +8,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 import sys
 import tomllib
 from collections import Counter
@@ -89,10 +90,20 @@ def value_in(data: bytes | str, named: str, what: str, kind: str = ".json") -> A
     except RecursionError:
         why = f"it is nested more than {DEEPEST} deep"
     except ValueError as error:
-        why = str(error)
+        why = str(error) + (_shorthand(text, str(error)) if kind == ".toml" else "")
     else:
         return value
     raise InputError(f"{named} is not {kind[1:].upper()} ({why}); give a file of {what}.")
+
+
+def _shorthand(text: str, error: str) -> str:
+    """Return what to omit where TOML text gives a value to a name and to names below it; "" for other errors."""
+    match = re.match(r"Cannot overwrite a value \(at (?:line (\d+)|end)", error)
+    if match is None:
+        return ""
+    lines = [line.partition("=")[0].strip() for line in text.splitlines()[: int(match[1] or text.count("\n") + 1)]]
+    above = next((line for line in lines[:-1] if line and lines[-1].startswith(f"{line}.")), None)
+    return "" if above is None else f": omit {above} = ..., as {lines[-1]} chooses it"
 
 
 def parse_json(text: str | bytes) -> Any:

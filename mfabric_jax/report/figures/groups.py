@@ -17,8 +17,8 @@ MEAN, ERRORS = "_mean", {"_ci95": "95 % intervals of means", "_std": "standard d
 def groups_chart(rows: Rows, by: Sequence[str], over: str | None = None) -> Chart:
     """Return a chart of groups: a panel per mean, over the last column of numbers in `by`.
 
-    `over`: the conditions of baseline rows, if means are of ratios. Each combination of the other columns in `by` has a line. Raise InputError if `by` has no column of numbers, or if
-    rows have no mean.
+    Each combination of the other columns in `by` has a line. `over`: the conditions of baseline rows, if means are of
+    ratios. Raise InputError if `by` has no column of numbers, or if rows have no mean.
     """
     numbers = [name for name in by if rows and all(is_number(row[name]) for row in rows)]
     means = [name for name in (rows[0] if rows else ()) if name.endswith(MEAN)]
