@@ -124,14 +124,14 @@ class RegionFunctions(NamedTuple):
     - `choose`: circuits for questions [B ..]; `draw`: random circuits for keys [B ..].
     - `seconds`: from circuits and demands [B S S]; `waiting`: from circuits, previous circuits and demands; also gives
       the seconds of traffic that waits for the switch.
-    - `recall`: circuits and states of a policy that remembers, for questions, history, states and places [B ..].
+    - `recall`: circuits and states of a policy that remembers, for questions, history, states and positions [B ..].
     """
 
     choose: Callable[[Question], np.ndarray]
     draw: Callable[[np.ndarray], np.ndarray]
     seconds: Callable[[np.ndarray, np.ndarray], Seconds]
     waiting: Callable[[np.ndarray, np.ndarray, np.ndarray], Seconds]
-    recall: Callable[[Question, np.ndarray, Any], tuple[np.ndarray, Any]] | None = None
+    recall: Callable[[Question, np.ndarray, Any, Any], tuple[np.ndarray, Any]] | None = None
 
 
 class OnHost:

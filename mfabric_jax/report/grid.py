@@ -122,8 +122,13 @@ def arrange(rows: Rows, needs: Sequence[str] = ()) -> Grid:
 def _mean_row(rows: Rows) -> Mapping[str, Any]:
     """Return the first row with the means of numbers that differ between the rows."""
     values = {name: [row.get(name) for row in rows] for name in rows[0] if name != SEED}
-    numbers = {name: own for name, own in values.items() if all(isinstance(value, int | float) for value in own)}
-    return {**rows[0], **{name: math.fsum(own) / len(own) for name, own in numbers.items() if len(set(own)) > 1}}
+    numbers = {
+        name: [value for value in own if isinstance(value, int | float) and not isinstance(value, bool)]
+        for name, own in values.items()
+        if len(set(map(str, own))) > 1
+    }
+    means = {name: math.fsum(own) / len(rows) for name, own in numbers.items() if len(own) == len(rows)}
+    return {**rows[0], **means}
 
 
 def _same(row: Row, other: Row) -> bool:

@@ -1,5 +1,7 @@
 """Policies that remember: an iteration calls them as a plain loop over its all-to-alls does."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -104,7 +106,7 @@ def test_a_count_of_calls_is_the_block_of_a_pass_backward_from_the_last():
     np.testing.assert_array_equal(np.diff(where.layer), np.where(where.backward[..., 1:], -1, 1))
 
 
-def of_first_block_forward(demand, region, *, previous=None, key=None, block=None, backward=None):
+def of_first_block_forward(demand, region, *, previous=None, key=None, block=None, backward: Any = None):
     """Circuits for the model's first block in forward passes alone."""
     first = (block == 0) & ~backward
     return Plan(Circuits(jnp.where(first, uniform(demand, region).circuits.count, 0)))

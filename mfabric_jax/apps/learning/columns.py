@@ -57,7 +57,7 @@ REGIMES = Columns(
     Column("gap_low", "%", "Low end of the 95 % interval of `gap` over seeds."),
     Column("gap_high", "%", "High end of the 95 % interval of `gap` over seeds."),
     Column("over_bound", "", "Time over the sum of degree bounds, delays included.", detail=True),
-    Column("bound_s", "s", "Mean degree bound of an all-to-all of the regime."),
-    Column("changes", "", "Reconfigurations an all-to-all."),
+    Column("bound_s", "s", "Mean degree bound of an all-to-all of the regime.", detail=True),
+    Column("changes", "", "Reconfigurations an all-to-all.", detail=True),
     Column("decision_s", "s", "Time of a decision, in a batch."),
 )

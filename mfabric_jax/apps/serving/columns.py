@@ -77,8 +77,15 @@ SERVED = Columns(
     Column("batch_limit", TEXT, "What keeps the batch from being larger: `memory` or `time`."),
     COST["usd_per_million_tokens"],
     Column("kj_per_million_tokens", "kJ", "Energy per million answer tokens, both pools."),
-    Column("network_gpus", "GPUs", "GPUs whose network is priced: both pools; without a load, a group of each."),
-    Column("network_tiers", "", "Tiers of switch trees in dollars: the fewest for these GPUs, unless stated."),
+    Column(
+        "network_gpus",
+        "GPUs",
+        "GPUs whose network is priced: both pools; without a load, a group of each.",
+        detail=True,
+    ),
+    Column(
+        "network_tiers", "", "Tiers of switch trees in dollars: the fewest for these GPUs, unless stated.", detail=True
+    ),
     *(QUOTES[name] for name in QUOTES_OF_TOKENS),
     Column("bound_by", TEXT, "Part of a step that limits it; `memory` if the row does not fit."),
     Column("in_time", TRUTH, "Whether the row fits the memory and meets its limits, and pools keep up with its load."),
@@ -96,6 +103,7 @@ TIMED = {
     "tpot": "Mean time from token to token of a request",
     "e2e": "Time from arrival to last token",
 }
+SHORT = ("ttft", "p99"), ("tpot", "p99")  # quantiles of times without `--all-columns`
 LOADED = Columns(
     Column("load_requests_per_s", "1/s", "Requests that arrive per second."),
     Column("requests_per_s", "1/s", "Requests that end per second.", rises=True),
@@ -103,7 +111,7 @@ LOADED = Columns(
     Column("in_slo", "", "Fraction of arriving requests that meet the limits.", rises=True),
     Column("in_slo_limit", "", "Fraction that must meet the limits (`serving.load.keep`).", detail=True),
     *(
-        Column(f"load_{name}_{quantile}_s", "s", f"{text}, {quantile}.", detail=quantile == "p90")
+        Column(f"load_{name}_{quantile}_s", "s", f"{text}, {quantile}.", detail=(name, quantile) not in SHORT)
         for name, text in TIMED.items()
         for quantile in QUANTILES
     ),
@@ -138,7 +146,7 @@ LOADED = Columns(
     Column("refused", "", "Requests too large for the memory of any GPU, including the warm-up."),
     Column("left_out", "", "Requests of the trace that are left out: they have no prompt or no answer.", detail=True),
     Column("load_kv_p50_s", "s", "Time to transfer a request's keys and values, p50.", detail=True),
-    Column("load_kv_p99_s", "s", "Time to transfer a request's keys and values, p99."),
+    Column("load_kv_p99_s", "s", "Time to transfer a request's keys and values, p99.", detail=True),
     Column("kv_slowdown_p99", "", "Transfer time over the time on an idle network, p99."),
     Column(
         "kv_busiest_nic",

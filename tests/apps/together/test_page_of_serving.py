@@ -105,6 +105,7 @@ def test_a_limit_of_the_load_is_a_limit(loaded, tmp_path):
 
 def test_the_best_says_what_half_of_its_load_costs_and_what_has_no_spare(loaded, page):
     best = cheapest(rows_within_limits(loaded))
+    assert best is not None
     (said,) = conclusions(loaded)
     half = number(2 * best["load_usd_per_million_tokens"])
     assert f"At half this load on average: about {half} $." in said

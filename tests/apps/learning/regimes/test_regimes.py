@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 from types import SimpleNamespace
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -105,7 +106,7 @@ def test_a_network_that_weighs_the_delay_is_a_row_and_changes_less_the_longer_it
     assert often[0] > often[-1] == 0
 
 
-def last_demand(demand, region, *, previous=None, key=None, history=None, block=None, backward=None):
+def last_demand(demand, region, *, previous=None, key=None, history=None, block: Any = None, backward=None):
     """Greedy circuits for the last demand, which the forecast is; no circuits beyond block 0."""
     fresh = greedy(jnp.where(history[-1].sum() > 0, history[-1], demand), region, rule="next").circuits.count
     return Plan(Circuits(jnp.where((block > 0) | backward, 0, fresh)))
