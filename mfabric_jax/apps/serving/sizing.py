@@ -290,14 +290,14 @@ class _Search:
 
     def soonest(self, member: Deployment, outcome: LoadOutcome) -> tuple[Deployment, LoadOutcome]:
         """Return a member in time with the passes of prefill, on its own GPUs, that give the soonest first tokens."""
-        found = [(member, outcome)]
+        in_time = [(member, outcome)]
         for pool in self._prefill:
             other = with_prefill(member, pool)
             if other.prefill.model.gpus == member.prefill.model.gpus and other.case != member.case:
                 late = Late(self._limits, self._load.requests)
                 if (result := request_load.outcome_of(other, self._load, late)) is not None:
-                    found.append((other, result))
-        return min(found, key=lambda each: each[1].first_token_s)
+                    in_time.append((other, result))
+        return min(in_time, key=lambda each: each[1].first_token_s)
 
     def members(self) -> Iterator[tuple[Deployment, Late]]:
         """Yield each member with a counter of its late requests; the search reads the counter before the next one."""

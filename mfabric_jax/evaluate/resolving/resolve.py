@@ -37,11 +37,11 @@ from mfabric_jax.evaluate.resolving.limits import (
 )
 from mfabric_jax.evaluate.resolving.resolved import Hardware, Resolved
 from mfabric_jax.evaluate.resolving.traffic import draw_loads
+from mfabric_jax.evaluate.resolving.tree_room import tree_room
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.parts_list import get_ocs
 from mfabric_jax.fabric.site import DELAY_S, FabricSite
 from mfabric_jax.fabric.transport import get_transport
-from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.support.lazily import LazyModule
 from mfabric_jax.support.text_files import cached_by_files
 from mfabric_jax.workload import Gpu, Workload, get_gpu
@@ -58,7 +58,6 @@ setups = LazyModule("mfabric_jax.evaluate.setups.found")
 
 GPUS = 1024  # default if neither gpus nor dp is stated
 GLOBAL_BATCH = 4096  # sequences: default if no batch is stated
-LEAST_RADIX = 4  # half of its ports go up
 ELECTRICAL_SHARE = 4  # mfabric: one in 4 NICs of a server is on the tree (2 of 8)
 BATCH = GLOBAL, MICRO_BATCHES, PER_STAGE, BUBBLE = EITHER[0]
 DEGREE = "network.mfabric.optical_degree"
@@ -710,34 +709,6 @@ def _circuits(draft: _DraftCase, on: Fabric, usual: tuple[str, str]) -> None:
         raise InputError(f"circuits.ocs {name!r} has no reported delay; give circuits.delay_s.")
     if switch.delay_s is not None:
         draft.fill("circuits.delay_s", switch.delay_s[1], f"the slowest of {name}")
-
-
-class TreeRoom(NamedTuple):
-    """How many NICs one switch and two tiers of a fabric connect, and over how many separate trees its NICs divide.
-
-    One switch connects 0 if an oversubscribed tree needs uplinks, None without a tree.
-    """
-
-    one_switch: int | None
-    two_tiers: int
-    trees: int
-
-    def tiers_for(self, nics: float) -> int:
-        """Return the fewest tiers that hold all NICs of the trees together."""
-        each = -(-nics // self.trees)
-        return 1 if each <= (self.one_switch or 0) else 2 if each <= self.two_tiers else 3
-
-
-def tree_room(network: Any, on: Fabric) -> TreeRoom:
-    """Return the room of a fabric's trees under the `network` of a case, whose NICs are filled."""
-    at_edge = network.oversubscribed_at == "edge"
-    two = Tree(1, network.radix, tiers=2).most_hosts * at_edge
-    site = FabricSite(network=network, nics=network.nics).with_network(radix=max(network.radix, LEAST_RADIX))
-    tree = on.links(site).tree
-    if tree is None:
-        return TreeRoom(None, two, 1)
-    full = (network.oversubscription or tree.oversubscription) == 1
-    return TreeRoom(tree.radix * (full and at_edge), two, tree.parts)
 
 
 def _tiers(draft: _DraftCase, on: Fabric, servers: int, tree_nics: int, least: int = 1) -> None:
