@@ -214,7 +214,8 @@ def test_failures_change_which_fabric_is_cheapest_and_that_is_said():
     sure = a_row("gpu", fabric="sure", usd_per_million_tokens=0.52)
     *_, said = month_price_lines([cheap, sure])
     assert said == (
-        "Cheapest a million tokens with failures: m on sure, 400 Gbps, own NICs; if nothing fails, m on cheap, 400 Gbps, own NICs."
+        "Cheapest a million tokens with failures: m on sure, 400 Gbps, own NICs; "
+        "if nothing fails, m on cheap, 400 Gbps, own NICs."
     )
 
 
