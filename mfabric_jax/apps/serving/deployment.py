@@ -142,8 +142,15 @@ class GpuPool:
 
         None: not known.
         """
-        bill, running = self.group.bill_on(tiers, self.quotes.get(quote)), self.group.hardware.parts.running
-        return bill.per_gpu_second(running, self.group.shape.gpus)
+        if (tiers, quote) not in self._known:
+            bill, running = self.group.bill_on(tiers, self.quotes.get(quote)), self.group.hardware.parts.running
+            self._known[tiers, quote] = bill.per_gpu_second(running, self.group.shape.gpus)
+        return self._known[tiers, quote]
+
+    @functools.cached_property
+    def _known(self) -> dict[tuple[int, str | None], tuple[float | None, float | None]]:
+        """What `per_gpu` returned before."""
+        return {}
 
     @functools.cached_property
     def quotes(self) -> Mapping[str | None, PartsTable]:

@@ -26,8 +26,13 @@ def prefill_case(case: Case) -> Case:
 def relative_price(decode: Any, prefill: Any) -> float:
     """Return what a GPU of the pool `prefill` costs a second over one of the pool `decode`.
 
-    It is 1 for equal GPUs and NICs, whatever the sizes of their groups, and without prices: GPUs are then counted.
+    It is 1 where GPUs are counted.
     """
+    return 1.0 if are_counted(decode, prefill) else prefill.least_usd / decode.least_usd
+
+
+def are_counted(decode: Any, prefill: Any) -> bool:
+    """Return whether the GPUs of two pools count alike: they have equal GPUs and NICs, whatever the sizes of their
+    groups, or no prices."""
     kinds = [(pool.group.gpu, pool.nic_gbps) for pool in (decode, prefill)]
-    dollars = decode.least_usd, prefill.least_usd
-    return 1.0 if kinds[0] == kinds[1] or None in dollars else dollars[1] / dollars[0]
+    return kinds[0] == kinds[1] or None in (decode.least_usd, prefill.least_usd)

@@ -33,13 +33,14 @@ import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.apps.serving import request_load
-from mfabric_jax.apps.serving.deployment import Deployment, limit_factor
+from mfabric_jax.apps.serving.deployment import Deployment, GpuPool, limit_factor
 from mfabric_jax.apps.serving.disaggregated import Split
 from mfabric_jax.apps.serving.expert_load import SURE
-from mfabric_jax.apps.serving.kinds import relative_price
+from mfabric_jax.apps.serving.kinds import are_counted, relative_price
 from mfabric_jax.apps.serving.queueing import Late, prefill_end_s
 from mfabric_jax.apps.serving.request_load import AdmittedLoad, LoadOutcome
 from mfabric_jax.evaluate.rows.costs import MILLION
+from mfabric_jax.fabric.tree import TIERS
 
 MOST_BATCH = 8192  # largest batch of a search
 TOGETHER = 512  # batches evaluated at once: with uneven experts, each takes 130 kB of every array
@@ -326,12 +327,11 @@ class _Search:
         decode_least, prefill_least, price = min(largest), {}, {}
         for pool, groups in zip(self._prefill, self._prefill_bound, strict=True):
             size = pool.prefill.group.shape.gpus
-            price[size] = size * relative_price(self._decode[0].deployed.decode, pool.prefill)
+            price[size] = self._price_of(pool)
             prefill_least[size] = min(groups, prefill_least.get(size, groups))
-        own = self._decode[0].deployed.decode.group.shape.gpus
 
         def level(decode_groups: int, size: int, prefill_groups: int) -> tuple[float, int, int, int]:
-            return decode_groups * own + prefill_groups * price[size], decode_groups, size, prefill_groups
+            return price[size](decode_groups, prefill_groups), decode_groups, size, prefill_groups
 
         starts = [(decode_stated or decode_least, size, prefill_stated or n) for size, n in prefill_least.items()]
         waiting = [
@@ -348,6 +348,15 @@ class _Search:
             if decode_stated is None and prefill_groups == (prefill_stated or prefill_least[size]):
                 heapq.heappush(waiting, level(decode_groups + 1, size, prefill_groups))
 
+    def _price_of(self, pool: Deployment) -> Callable[[int, int], float]:
+        """Return what numbers of groups cost, with the network of both pools, over a GPU that decodes on the smallest
+        one; GPUs that count alike are counted. More groups never cost less."""
+        member = with_prefill(self._decode[0].deployed, pool)
+        gpus = member.decode.group.shape.gpus, member.prefill.group.shape.gpus
+        if are_counted(member.decode, member.prefill):
+            return lambda *groups: float(groups[0] * gpus[0] + groups[1] * gpus[1])
+        return lambda *groups: member.usd_per_s(groups) / member.decode.least_usd  # type: ignore[operator]
+
     def _dearest(self, best: Best) -> float:
         """The price, in decoding GPUs, above which all pools cost more and have more GPUs than the best. Dollars of a
         GPU depend on its group and on the network, so the cheapest GPU counts, on the smallest network. Infinite if
@@ -356,7 +365,7 @@ class _Search:
             return math.inf
         decode, pools = self._decode[0].deployed.decode, [pool.prefill for pool in self._prefill]
         ratios = [relative_price(decode, pool) for pool in pools]
-        most = best.gpus * max(1.0, *ratios)
+        most = best.gpus * max(self._most_of_gpu(pool) for pool in (decode, *pools))
         if best.usd is None:
             return most
         each = [(pool.least_usd, ratio) for pool, ratio in zip((decode, *pools), (1.0, *ratios), strict=True)]
@@ -364,6 +373,13 @@ class _Search:
         if not least:  # some prices are not known
             return math.inf
         return max(most, (1 + TIE) * (1 + SURE) * best.usd / MILLION * self._answers / least)
+
+    def _most_of_gpu(self, pool: GpuPool) -> float:
+        """The most that a GPU of a pool costs, on the largest network, over one that decodes on the smallest."""
+        decode = self._decode[0].deployed.decode
+        if all(are_counted(decode, other.prefill) for other in self._prefill):
+            return 1.0
+        return pool.per_gpu(max(TIERS))[0] / decode.least_usd  # type: ignore[operator]
 
     def _decode_least(self, i: int, batch: int) -> int:
         """The fewest groups that decode the load with a batch."""

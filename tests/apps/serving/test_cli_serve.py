@@ -272,7 +272,7 @@ def test_a_load_says_how_full_the_pools_are_and_that_a_log_is_short(tmp_path, ca
     assert status(*words, "--set", "serving.load.ttft_ms=5000") == 0
     said = capsys.readouterr().out
     assert re.search(r"the load is 2,400 tokens/s of answers \([\d.]+ requests/s arrived after the warm-up\), ", said)
-    assert "the load is too short: 3.97 s are counted after the warm-up, " in said
+    assert re.search(r"the load is too short: 3\.9\d* s are counted after the warm-up, ", said)
     assert "raise serving.load.repeat, because the log has no more requests." in said
     assert "  $/M\n" in said
     assert status(*words, "--set", "serving.load.repeat=20") == 0
@@ -284,7 +284,10 @@ def test_under_a_load_the_first_table_is_at_the_context_of_its_requests(tmp_path
     arrive = {"serving__load__rate": 5.0, "serving__load__requests": 300}
     (row,), (alone,) = (list(serve(case(**loaded, **more))) for more in (arrive, {"serving__context": 3000 + 700 / 2}))
     assert row["context"] == 3350
-    assert {name: row[name] for name in alone} == alone
+    quotes = {name for name in alone if name.startswith(("low_", "high_"))}  # of the dollars at the load
+    assert {name: row[name] for name in alone if name not in quotes} == {
+        name: value for name, value in alone.items() if name not in quotes
+    }
     (found,) = serve(case(**loaded, **arrive, serving__tpot_ms=50.0))
     assert found["in_slo"] >= 0.99
     assert found["tpot_high_s"] <= 0.05
@@ -499,7 +502,7 @@ def test_the_cheapest_under_a_load_says_what_the_load_does_not_show(capsys):
     said = " ".join(capsys.readouterr().out.split()).replace("fat- tree", "fat-tree")
     assert said.startswith("Cheapest, but the load is too short to show a steady state: deepseek-v3 on fat-tree, ep 8")
     assert "Equal in every printed digit: rail-only." in said
-    assert "Under the load, as predicted:" in said
+    assert "Under the load, as predicted; decode, prefill: GPUs of both pools" in said
     alone = "EP 8 fits into one server; the network carries only caches (busiest NIC "
     assert alone in said
     assert "Take the simplest network." in said
@@ -508,7 +511,7 @@ def test_the_cheapest_under_a_load_says_what_the_load_does_not_show(capsys):
     said = " ".join(capsys.readouterr().out.split()).replace("fat- tree", "fat-tree")
     assert said.startswith("Cheapest in time: deepseek-v3 on fat-tree, ep 8")
     assert "$ a million answer tokens" in said
-    assert "Under the load, at the slow end of the band:" in said
+    assert "Under the load, at the slow end of the band; decode, prefill: GPUs of both pools" in said
     upto, percent = map(
         float, re.search(r"stay in time up to ([\d.]+) requests/s, ([\d.]+) % above yours", said).groups()
     )
@@ -529,7 +532,7 @@ def test_the_table_shows_what_decides_and_every_column_on_request(capsys):
     assert status(*words) == 0
     said = capsys.readouterr().out
     head = next(line for line in said.splitlines() if line.startswith("fabric "))
-    assert head.split("  ")[-1] == "$/M tokens"
+    assert head.split("  ")[-1] == "$/M"
     assert "dispatch [us]" not in said
     assert "prefill_gpu" not in said
     assert "MI300X: kernel times are fitted to public tables" in said

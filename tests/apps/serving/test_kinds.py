@@ -94,7 +94,9 @@ def test_a_load_runs_on_both_kinds():
     assert mixed["load_ttft_p50_s"] < alone["load_ttft_p50_s"]
     assert mixed["load_kv_p50_s"] >= mixed["kv_transfer_s"] > 3.9 * alone["kv_transfer_s"]
     rate = mixed["load_tokens_per_s"]
-    of_gpu = usd_per_s(row_on(H20)), usd_per_s(row_on(H200, 100.0))
+    of_gpu = [  # 96 NICs need two tiers of 64-port switches
+        usd_per_s(next(serve(case_on(*kind).with_({"network.tiers": 2})))) for kind in ((H20,), (H200, 100.0))
+    ]
     usd = 1e6 * (64 * of_gpu[0] + 32 * of_gpu[1]) / rate
     assert mixed["load_usd_per_million_tokens"] == pytest.approx(usd)
 
