@@ -29,7 +29,7 @@ def solver_of(drift):
 def steps_of(columns=1, sent=None):
     number = np.broadcast_to(np.arange(BLOCKS)[:, None], (BLOCKS, columns))
     sent = np.ones(number.shape, bool) if sent is None else sent
-    return WalkSteps(number, number, 0 * number, 0 * number, sent, 0 * number, np.ones(number.shape))
+    return WalkSteps(number, number, 0 * number, 0 * number, sent, 0 * number, np.ones(number.shape), 0 * number)
 
 
 def costs_of(delay, columns=1, hidden=0.0, **more):

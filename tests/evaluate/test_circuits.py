@@ -139,7 +139,7 @@ def by_number(blocks):
     """Every place's demand, then every place's forecast, under a number of its own; a random key for every place."""
     number = np.arange(blocks.sent.size, dtype=np.int32).reshape(blocks.sent.shape)
     forecast, kind = number + np.int32(number.size), blocks.kind.astype(np.int32)
-    columns = number, forecast, number, 0 * number, blocks.sent, kind, blocks.busy
+    columns = number, forecast, number, 0 * number, blocks.sent, kind, blocks.busy, 0 * number
     demand = np.concatenate([x.reshape(-1, SERVERS, SERVERS) for x in (blocks.demand, blocks.forecast)])
     return demand, WalkSteps(*(x.reshape(STAGES, -1).T for x in columns))
 
@@ -322,7 +322,7 @@ def test_circuits_stay_through_blocks_without_experts_and_into_the_next_iteratio
     """Two stages of five blocks. The first sends demands 3 and 5, in its third and its last block, the second none."""
     sent = np.array([[False, False, True, False, True], [False] * 5])
     number = np.where(sent, [[0, 0, 3, 0, 5]] * 2, 0).T
-    steps = WalkSteps(number, number, 0 * number, 0 * number, sent.T, 0 * number, 0 * number)
+    steps = WalkSteps(number, number, 0 * number, 0 * number, sent.T, 0 * number, 0 * number, 0 * number)
     for cold, before, after in (
         (False, [[5, 5, 5, 3, 3], [9] * 5], [[5, 5, 3, 3, 5], [9] * 5]),
         (True, [[9, 9, 9, 3, 3], [9] * 5], [[9, 9, 3, 3, 5], [9] * 5]),

@@ -28,7 +28,7 @@ def task(size):
 
 def served_usd(path):
     case = Case().with_(SERVED | {"network.prices": str(path)})
-    return cached_deployment(case).decode.bill.cluster_usd, hardware_of(case, 1).parts.gpus["H100-SXM"].usd
+    return cached_deployment(case).decode.per_gpu(1)[0], hardware_of(case, 1).parts.gpus["H100-SXM"].usd
 
 
 KINDS = {  # the name of a file, two contents, and what a public call says of it
