@@ -93,5 +93,5 @@ def test_unknown_and_infinite_demand():
     demand[0, 1] = np.inf
     assert chosen(demand, 6)[0, 1] == 5, "just the heaviest pair"
     demand[0, 1] = np.nan
-    with pytest.raises(ValueError, match="demand that is NaN"):
+    with pytest.raises(ValueError, match="demand that is negative or NaN"):
         chosen(demand, 6)
