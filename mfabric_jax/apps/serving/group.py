@@ -21,8 +21,7 @@ from mfabric_jax.evaluate.asking import region_functions
 from mfabric_jax.evaluate.links import unit_on_host
 from mfabric_jax.evaluate.resolving import limits
 from mfabric_jax.evaluate.resolving.resolve import STAYING, gpu_of, hardware_of
-from mfabric_jax.evaluate.resolving.resolved import Hardware
-from mfabric_jax.evaluate.resolving.tree_room import tree_room
+from mfabric_jax.evaluate.resolving.resolved import Hardware, tree_room
 from mfabric_jax.evaluate.rows.costs import PLACES, Bill, bill_of, tree_nics
 from mfabric_jax.evaluate.solver import Question
 from mfabric_jax.fabric.design import Fabric

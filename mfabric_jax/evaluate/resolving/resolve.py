@@ -35,9 +35,8 @@ from mfabric_jax.evaluate.resolving.limits import (
     check_network,
     check_values,
 )
-from mfabric_jax.evaluate.resolving.resolved import Hardware, Resolved
+from mfabric_jax.evaluate.resolving.resolved import Hardware, Resolved, tree_room
 from mfabric_jax.evaluate.resolving.traffic import draw_loads
-from mfabric_jax.evaluate.resolving.tree_room import tree_room
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.parts_list import get_ocs
 from mfabric_jax.fabric.site import DELAY_S, FabricSite
