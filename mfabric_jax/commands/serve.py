@@ -89,14 +89,14 @@ def run(cases: Cases, options: Options) -> None:
         shared.tell(draw_serving(every, pathlib.Path(options.figures) / "serving.png"))
 
 
-def _tell_headroom(said: list[str], out: str | None) -> None:
+def _tell_headroom(lines: list[str], out: str | None) -> None:
     """Print the headroom of the best pools, and keep it beside the rows, for their page."""
     from mfabric_jax.report.rows import add_facts
     from mfabric_jax.report.served import HEADROOM
 
-    shared.print_lines(said)
-    if said and out is not None:
-        add_facts(out, {HEADROOM: said})
+    shared.print_lines(lines)
+    if lines and out is not None:
+        add_facts(out, {HEADROOM: lines})
 
 
 def _serve_clients(cases: Cases, options: Options) -> None:

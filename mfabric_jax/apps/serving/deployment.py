@@ -142,13 +142,13 @@ class GpuPool:
 
         None: not known.
         """
-        if (tiers, quote) not in self._known:
+        if (tiers, quote) not in self._price_of_tiers:
             bill, running = self.group.bill_on(tiers, self.quotes.get(quote)), self.group.hardware.parts.running
-            self._known[tiers, quote] = bill.per_gpu_second(running, self.group.shape.gpus)
-        return self._known[tiers, quote]
+            self._price_of_tiers[tiers, quote] = bill.per_gpu_second(running, self.group.shape.gpus)
+        return self._price_of_tiers[tiers, quote]
 
     @functools.cached_property
-    def _known(self) -> dict[tuple[int, str | None], tuple[float | None, float | None]]:
+    def _price_of_tiers(self) -> dict[tuple[int, str | None], tuple[float | None, float | None]]:
         """What `per_gpu` returned before."""
         return {}
 
