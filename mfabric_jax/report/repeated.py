@@ -5,23 +5,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mfabric_jax import units
-from mfabric_jax.case.paths import settings
+from mfabric_jax.case.paths import AUTO, settings
+from mfabric_jax.case.pools_of_row import POOL_COLUMNS, settings_of_pools
 from mfabric_jax.report.numerals import plain_scalar, usable
 from mfabric_jax.report.query import RUNS
 from mfabric_jax.report.served import LIMIT, has_load, is_replica, is_served
 
 _COMMAND = "serve"
-_COLUMNS: dict[
-    str, str
-] = {  # columns of rows by setting; other settings in which rows differ have columns named by their paths
+_COLUMNS: dict[str, str] = {  # of rows, by setting; other settings in which rows differ have columns of their paths
     **{"model.name": "model", "gpu.name": "gpu", "network.fabric": "fabric", "network.nic_gbps": "nic_gbps"},
     **{"serving.tp": "tp", "serving.context": "context", "serving.kernels": "kernels"},
     **{"serving.formats.dispatch": "precision", "serving.replica.ep": "ep"},
     **{"serving.prefill.gpu": "prefill_gpu", "serving.prefill.nic_gbps": "prefill_nic_gbps"},
-}
-_CHOSEN = {  # columns of what a search chooses
-    **{"serving.ep": "ep", "serving.batch": "batch", "serving.overlap": "overlap"},
-    **{f"serving.prefill.{name}": f"prefill_{name}" for name in ("ep", "tokens", "overlap")},
 }
 _OF_SEARCH = "serving.tpot_ms", "serving.by", "serving.load.keep"  # what only a search reads
 
@@ -49,20 +44,14 @@ def repeat_command(row: Mapping[str, Any], effective: Mapping[str, Any]) -> str 
 
 def _pools(row: Mapping[str, Any]) -> dict[str, Any] | None:
     """The settings of a row that a search chooses; None if the row lacks a column."""
-    if any(row.get(column) is None for column in (*_CHOSEN.values(), "by")):
+    if any(row.get(column) is None for column in (*POOL_COLUMNS.values(), "by")):
         return None
-    own = {path: row[column] for path, column in _CHOSEN.items()}
-    limit_s = usable(row.get(LIMIT))
-    if has_load(row):
-        groups = {name: row[f"load_{name}_gpus"] // row[size] for name, size in _SIZES.items()}
-        own |= {f"serving.load.{name}_groups": int(count) for name, count in groups.items()}
-        own |= {} if limit_s is None else {"serving.load.tpot_ms": units.to_ms(limit_s)}
+    own, limit_s = settings_of_pools(row), usable(row.get(LIMIT))
+    if has_load(row) and limit_s is not None:
+        own["serving.load.tpot_ms"] = units.to_ms(limit_s)
     if has_load(row) or row.get("ttft_limit_s") is not None:
         own["serving.by"] = row["by"]
     return own
-
-
-_SIZES = {"decode": "ep", "prefill": "prefill_ep"}
 
 
 def _settings_of(row: Mapping[str, Any], effective: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -70,7 +59,7 @@ def _settings_of(row: Mapping[str, Any], effective: Mapping[str, Any]) -> Iterat
     sources, varied = effective.get("sources", {}), effective.get("varied", ())
     known = {path: value for path, value in row.items() if path in settings()}
     for path, value in {**effective["stated"], **known}.items():
-        if (path in _OF_SEARCH and not is_replica(row)) or path in _CHOSEN:
+        if (path in _OF_SEARCH and not is_replica(row)) or path in POOL_COLUMNS:
             continue
         stored: Any = row.get(path if path in row else str(_COLUMNS.get(path)))
         if stored is None and sources.get(path) == _COMMAND:  # a default that these rows do not read
@@ -92,5 +81,5 @@ def _text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "+".join(map(_text, value))
     if value is None or str(value) in ("True", "False"):
-        return "auto" if value is None else str(value).lower()
+        return AUTO if value is None else str(value).lower()
     return f"{value:.12g}" if isinstance(value, float) else str(value)

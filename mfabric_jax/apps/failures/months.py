@@ -33,6 +33,16 @@ class Month(NamedTuple):
         return self.lost_h - self.stopped_h
 
     @property
+    def working_share(self) -> float:
+        """Part of a month that failures leave; none remains at 0 or below."""
+        return 1 - self.lost_h / HOURS_A_MONTH
+
+    @property
+    def spares_to_buy_usd(self) -> float:
+        """Cost of the spares whose monthly cost is `spares_usd`."""
+        return _usd_of_spares(self.rows)
+
+    @property
     def waiting_h(self) -> float:
         """Stopped hours in which the job waits for repairs."""
         waits = (row for row in self.rows if row.get("remedy") == REPAIR)
@@ -63,15 +73,21 @@ def months(rows: Iterable[Row]) -> list[Month]:
     return [_month(some) for some in groups if any(row.get("lost_hours_per_month") is not None for row in some)]
 
 
+def _usd_of_spares(rows: Sequence[Row], per: str = "") -> float:
+    """Return what a spare server, if one takes over, and of a spare part of each kind cost. `per`: end of columns."""
+    server = max((row.get(f"spare_usd{per}") or 0.0 for row in rows), default=0.0)
+    return server + sum(row.get(f"spare_part_usd{per}") or 0.0 for row in rows)
+
+
 def _month(every: Sequence[Row]) -> Month:
     rows = tuple(row for row in every if row.get("lost_hours_per_month") is not None)
     lost, stopped = (sum(row[name] for row in rows) for name in ("lost_hours_per_month", "stopped_hours_per_month"))
     first = every[0]
-    spares = max((row.get("spare_usd_per_month") or 0.0 for row in rows), default=0.0)
-    spares += sum(row.get("spare_part_usd_per_month") or 0.0 for row in rows)
-    usd, left, usd_with = first.get("usd_per_million_tokens"), 1 - lost / HOURS_A_MONTH, None
-    if usd is not None and left > 0:
-        tokens = first["tokens_per_iteration"] / first["healthy_s"] * 3600 * HOURS_A_MONTH / MILLION
-        usd_with = (usd + spares / tokens) / left
+    spares = _usd_of_spares(rows, "_per_month")
+    usd = first.get("usd_per_million_tokens")
     without = tuple(row["failure"] for row in every if row.get("lost_hours_per_month") is None)
-    return Month(first, rows, without, lost, stopped, usd, spares, usd_with)
+    month = Month(first, rows, without, lost, stopped, usd, spares, None)
+    if usd is None or month.working_share <= 0:
+        return month
+    tokens = first["tokens_per_iteration"] / first["healthy_s"] * 3600 * HOURS_A_MONTH / MILLION
+    return month._replace(usd_with=(usd + spares / tokens) / month.working_share)

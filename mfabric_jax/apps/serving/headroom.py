@@ -9,6 +9,7 @@ from mfabric_jax.apps.serving.pools import cached_deployment
 from mfabric_jax.apps.serving.queueing import Late
 from mfabric_jax.apps.serving.rows import SHOWN
 from mfabric_jax.case import Case, Cases
+from mfabric_jax.case.pools_of_row import settings_of_pools
 from mfabric_jax.evaluate.resolving.resolve import model_of
 
 STEPS = 5  # simulations of a search for the highest rate in time
@@ -33,15 +34,8 @@ class Growth:
 
 def case_of_row(row: Mapping[str, Any], cases: Cases) -> Case | None:
     """Return the case of a row under a load, with its pools stated; None if several or no cases match."""
-    names = {
-        "serving.ep": row["ep"],
-        "serving.batch": row["batch"],
-        "serving.overlap": row["overlap"],
-        **{f"serving.prefill.{name}": row[f"prefill_{name}"] for name in ("ep", "tokens", "overlap")},
-        "serving.load.decode_groups": row["load_decode_gpus"] // row["ep"],
-        "serving.load.prefill_groups": row["load_prefill_gpus"] // row["prefill_ep"],
-    }
-    matches = list(dict.fromkeys(case.with_(names) for case in cases if _matches(case, row, cases)))
+    pools = settings_of_pools(row)
+    matches = list(dict.fromkeys(case.with_(pools) for case in cases if _matches(case, row, cases)))
     return matches[0] if len(matches) == 1 else None
 
 
