@@ -9,8 +9,10 @@ from typing import Any
 
 from mfabric_jax.case import Cases
 from mfabric_jax.checks import InputError
-from mfabric_jax.commands import buy_sentences as sentences
 from mfabric_jax.commands import shared
+from mfabric_jax.support.lazily import LazyModule
+
+sentences = LazyModule("mfabric_jax.commands.buy_sentences")
 
 TITLE = "Which network to buy"  # of the page
 TOGETHER, PRICES = "All jobs together", "Prices that would change the answer"
@@ -36,7 +38,6 @@ def run(cases: Cases, options: Options) -> None:
     shared.start_jax(shared.dtype_of(cases), options.device)
     _check_failures(cases)
     open_cases, cases = cases, shared.settle(cases, options.device)
-    from mfabric_jax.apps.failures.failure_rows import HOURS_A_MONTH
     from mfabric_jax.apps.purchase import gpu_quotes, jobs_and_networks, offers_of, turning_points
     from mfabric_jax.evaluate.rows.results import record_of_cases, simulate
     from mfabric_jax.report.grid import DESIGN
@@ -69,7 +70,7 @@ def run(cases: Cases, options: Options) -> None:
     together = sentences.together(offers, jobs, of_networks)
     gpu, makers = _of_network(offers[0].network, named, open_cases)
     facts, bought = sentences.facts(offers[0], jobs, makers), sentences.purchase(offers[0], gpu)
-    beside = [*larger, bought, *sentences.trainings(offers[0], jobs, of_networks, HOURS_A_MONTH)]
+    beside = [*larger, bought, *sentences.trainings(offers[0], jobs, of_networks)]
     answers: dict[str, list[Any]] = {
         TOGETHER: [*facts, together, *(words for some in remarks for words in some)],
         PRICES: [sentences.price_lines(turning_points(offers), quotes), *sentences.on_prices(offers), *on_gpus],

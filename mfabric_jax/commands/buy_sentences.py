@@ -10,6 +10,11 @@ from mfabric_jax.case.grid import reads_setting
 from mfabric_jax.case.paths import POLICY, flat
 from mfabric_jax.case.policies import NO_SCHEDULE
 from mfabric_jax.commands.failures import kinds_words
+from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax
+from mfabric_jax.evaluate.resolving.set_up import switch_words, tier_words
+from mfabric_jax.report.numerals import millions, number, percent, usable
+from mfabric_jax.report.row_remarks import KEPT, errors_words
+from mfabric_jax.support.measured_errors import ratio_errors
 
 DAYS, DAYS_BAND = "training_days", ("training_low_days", "training_high_days")
 FASTER, TRY_FASTER = ("joint", "relay"), "--policy greedy,joint --routing relay"  # docs/policies.md
@@ -28,8 +33,6 @@ Months = Mapping[str, Sequence[Any]]  # of a network: the month of each job, wit
 # --------------------------------------------------------------------------------------------------------------- tables
 def together(offers: Sequence[Any], jobs: Sequence[str], months: Months) -> list[dict[str, Any]]:
     """Return a line for every network: its dollars over the best, with failures, and on each job."""
-    from mfabric_jax.report.numerals import percent
-
     best = offers[0]
     failing = [offer.over_failing for offer in offers if offer.over_failing is not None]
     lines = []
@@ -69,8 +72,6 @@ def _of_kinds(months: Sequence[Any], column: str) -> Counter[str]:
 
 def _millions(offer: Any, column: str) -> str:
     """Return a cost in millions of dollars; a range if jobs differ in it."""
-    from mfabric_jax.report.numerals import millions, number
-
     return _range(offer, column, lambda usd: number(millions(usd)))
 
 
@@ -85,8 +86,6 @@ def price_lines(turnings: Sequence[Any], quotes: Sequence[Any]) -> list[dict[str
 
     `quotes`: prices of GPUs; a threshold of a GPU with a single price is also in dollars.
     """
-    from mfabric_jax.report.numerals import percent
-
     names = Counter(quote.name for quote in quotes)
     usd = {quote.name: quote.usd for quote in quotes if names[quote.name] == 1}
     lines = []
@@ -99,8 +98,6 @@ def price_lines(turnings: Sequence[Any], quotes: Sequence[Any]) -> list[dict[str
 
 
 def _threshold(point: tuple[float, Any], usd: float | None) -> str:
-    from mfabric_jax.report.numerals import number
-
     factor, offer = point
     price = "" if usd is None else f" ({float(f'{factor * usd:.3g}'):,.0f} $)"
     return f"from {number(factor)} x{price}: {offer.network}"
@@ -120,8 +117,6 @@ def sentences(
     - `unknown`: why a network's dollars with failures are unknown; `months`: see `together`.
     - `is_found`: searches found the set-ups; `gpus`: GPUs that are for sale.
     """
-    from mfabric_jax.report.row_remarks import errors_words
-
     yield f"{verdict(offers)}."
     yield from cheapest_of_equal(offers)
     yield errors_words(gpus, [row for offer in offers for row in offer.rows])
@@ -138,8 +133,6 @@ def sentences(
 
 
 def _on_failures(offers: Sequence[Any], unknown: Mapping[str, str]) -> Iterator[str]:
-    from mfabric_jax.report.numerals import percent
-
     best, known = offers[0], [offer for offer in offers if offer.over_failing is not None]
     for offer in offers:
         if offer.network in unknown:
@@ -156,8 +149,6 @@ def _on_failures(offers: Sequence[Any], unknown: Mapping[str, str]) -> Iterator[
 
 def on_lost_hours(months: Months) -> Iterator[str]:
     """Yield why one network loses more hours to failures than another: the kind in which they differ most."""
-    from mfabric_jax.report.numerals import number
-
     lost = {network: _lost_h(own) for network, own in months.items() if own}
     if len(lost) < 2 or number(max(lost.values())) == number(min(lost.values())):
         return
@@ -173,7 +164,6 @@ def on_lost_hours(months: Months) -> Iterator[str]:
 
 def _why_more(kind: str, own: Sequence[Any], other: Sequence[Any], most: str, least: str) -> str:
     """Return why a kind of failure takes more hours of `own` months: more parts, longer stops or slower steps."""
-    from mfabric_jax.report.numerals import number
 
     def of(months: Sequence[Any]) -> tuple[float, float, float]:
         fails, *hours = (
@@ -197,8 +187,6 @@ def _why_more(kind: str, own: Sequence[Any], other: Sequence[Any], most: str, le
 def on_slow_switches(months: Months) -> Iterator[str]:
     """Yield a warning for every network that loses many hours to reconfigurations while a part is broken."""
     from mfabric_jax import fabric
-    from mfabric_jax.report.numerals import number
-    from mfabric_jax.report.row_remarks import KEPT
 
     for network, own in months.items():
         rows = [row for month in own if fabric.get(month.first["fabric"]).reconfigures for row in month.rows]
@@ -221,39 +209,29 @@ def _reconfiguration_h(row: Mapping[str, Any]) -> float:
 
 def purchase(best: Any, gpu: str) -> str:
     """Return what is bought and what it costs, in a sentence. `gpu`: the GPUs of the best network."""
-    from mfabric_jax.report.numerals import number
-
     gpus, an_hour = _range(best, "gpus", "{:,}".format), _range(best, "usd_per_gpu_hour", number)
     return f"{best.network}: {gpus} {gpu}, {_millions(best, 'cluster_cost_usd')} M$ to buy, {an_hour} $/GPU-hour."
 
 
-def trainings(best: Any, jobs: Sequence[str], months: Months, month_h: float) -> Iterator[str]:
-    """Yield how long each job takes on the best network and what it costs, without failures and with them.
-
-    `month_h`: hours of a month.
-    """
-    from mfabric_jax.report.numerals import millions, number, usable
-
+def trainings(best: Any, jobs: Sequence[str], months: Months) -> Iterator[str]:
+    """Yield how long each job takes on the best network and what it costs, without failures and with them."""
     for job, row, month in itertools.zip_longest(jobs, best.rows, months.get(best.network, ())):
         days, usd, *ends = (usable(row.get(name)) for name in (DAYS, "training_usd", *DAYS_BAND))
         if days is None:
             continue
         band = "" if None in ends or ends[0] == ends[1] else f" ({' to '.join(map(number, ends))})"
         costs = "" if usd is None else f", {number(millions(usd))} M$"
-        failing = "" if month is None else _with_failures(days, usd, month, month_h)
+        failing = "" if month is None else _with_failures(days, usd, month)
         yield f"{job}: {number(days)} days{band}{costs} if nothing fails{failing}."
 
 
-def _with_failures(days: float, usd: float | None, month: Any, month_h: float) -> str:
+def _with_failures(days: float, usd: float | None, month: Any) -> str:
     """Return the days and dollars of a training with failures, and what its spares cost to buy."""
-    from mfabric_jax.report.numerals import millions, number
-
     if month.usd_with is None:
         return ""
-    takes = f"; with failures {number(days / (1 - month.lost_h / month_h))} days"
+    takes = f"; with failures {number(days / month.working_share)} days"
     costs = "" if usd is None else f", {number(millions(usd * month.usd_with / month.usd))} M$"
-    spares = max(row["spare_usd"] or 0.0 for row in month.rows)
-    spares += sum(row["spare_part_usd"] or 0.0 for row in month.rows)
+    spares = month.spares_to_buy_usd
     return takes + costs + (f"; spares {number(millions(spares))} M$ to buy" if spares else "")
 
 
@@ -262,8 +240,6 @@ def facts(best: Any, jobs: Sequence[str], makers: Mapping[str, float]) -> Iterat
 
     `makers`: by job, seconds with the maker's set-up over those with the set-up found.
     """
-    from mfabric_jax.report.numerals import number, usable
-
     for job, row in zip(jobs, best.rows, strict=True):
         if ratio := makers.get(job):
             days = usable(row[DAYS])
@@ -273,8 +249,6 @@ def facts(best: Any, jobs: Sequence[str], makers: Mapping[str, float]) -> Iterat
 
 def on_circuits(cases: Cases) -> Iterator[str]:
     """Yield the policy that chooses circuits, unless policies are compared."""
-    from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax
-
     every = [block.case for block in cases.blocks if reads_setting(POLICY, flat(block.case))]
     by_policy = [case for case in every if case.circuits.schedule == NO_SCHEDULE]
     if POLICY in cases.varied or not by_policy:
@@ -290,9 +264,6 @@ def on_circuits(cases: Cases) -> Iterator[str]:
 
 def left_out(cases: Cases, unrated: Sequence[str], larger: Sequence[str]) -> Iterator[str]:
     """Yield what the dollars of failures leave out, and the switches that trees are made of."""
-    from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax
-    from mfabric_jax.evaluate.resolving.set_up import switch_words, tier_words
-
     if unrated:
         yield f"No rate is given for {kinds_words(unrated)}; dollars with failures leave them out."
     words_of = tier_words if larger else switch_words  # the order with larger switches is already said
@@ -324,8 +295,6 @@ def on_prices(offers: Sequence[Any]) -> Iterator[str]:
 
 def verdict(offers: Sequence[Any]) -> str:
     """Return the headline of the page: the best network and its lead, or the networks inside the error of the best."""
-    from mfabric_jax.report.numerals import percent
-
     best, *others = offers
     _, *near = _equal(offers)
     behind = others[len(near) :]
@@ -339,8 +308,6 @@ def verdict(offers: Sequence[Any]) -> str:
 
 def _equal(offers: Sequence[Any]) -> list[Any]:
     """Return the best network and those inside the error of it."""
-    from mfabric_jax.support.measured_errors import ratio_errors
-
     most = offers[0].over * (1 + ratio_errors().eight_in_ten)
     return [offer for offer in offers if offer is offers[0] or offer.over <= most]
 

@@ -8,8 +8,10 @@ from typing import Any
 from mfabric_jax.case import Cases
 from mfabric_jax.case.layers import SettingsLayer
 from mfabric_jax.checks import InputError
-from mfabric_jax.commands import serve_sentences as sentences
 from mfabric_jax.commands import shared
+from mfabric_jax.support.lazily import LazyModule
+
+sentences = LazyModule("mfabric_jax.commands.serve_sentences")
 
 READS = (
     *("model.", "gpu.", "network.", "serving.", "traffic.source", "traffic.trace.", "traffic.generated.skew"),
@@ -76,9 +78,8 @@ def run(cases: Cases, options: Options) -> None:
         _tell_headroom(list(sentences.headroom_sentences(rows, cases)), options.out)
     shared.print_lines(sentences.search_sentences(groups, every, options.all_columns) if searching else ())
     if searching and not options.all_columns:
-        print(
-            "\n".join(sentences.commands_to_repeat(every, cases))
-        )  # unbroken, so that a terminal's lines can be pasted
+        unbroken = "\n".join(sentences.commands_to_repeat(every, cases))  # a terminal's lines can be pasted
+        print(unbroken)
     shared.print_lines(sentences.locality_sentences(rows, cases))
     shared.print_lines([*sentences.row_sentences(rows, every), *sentences.context_sentences(cases)])
     shared.print_lines([*sentences.network_sentences(every), *sentences.domain_sentences(cases)])

@@ -3,9 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
+from mfabric_jax import units
 from mfabric_jax.case import Case, Cases
 from mfabric_jax.checks import InputError
+from mfabric_jax.report.grid import group_rows
 from mfabric_jax.report.numerals import count_phrase, number
+from mfabric_jax.report.repeated import repeat_command
+from mfabric_jax.report.served import half_load_usd, locality_words, measured_words
 
 KINDS = "gpu", "prefill_gpu", "nic_gbps", "prefill_nic_gbps"
 APART = "model", *KINDS, "kernels", "precision", "tp", "context"  # shown if rows differ in them
@@ -183,8 +187,6 @@ def _of_pools(own: list[Row], named: str) -> str:
 
 def commands_to_repeat(rows: list[Row], cases: Cases) -> Iterator[str]:
     """Yield the commands that serve the best rows again, without a search."""
-    from mfabric_jax.report.repeated import repeat_command
-
     facts = {"stated": cases.stated, "sources": cases.sources, "varied": cases.varied}
     for best in best_rows(rows):
         if (command := repeat_command(best, facts)) is not None:
@@ -353,8 +355,6 @@ def best_rows(every: list[Row]) -> list[Row]:
 
 
 def _by_load(every: list[Row]) -> list[list[Row]]:
-    from mfabric_jax.report.grid import group_rows
-
     return list(group_rows(every, "model", *_loads(every)).values())
 
 
@@ -380,8 +380,6 @@ def conclusions(every: list[Row]) -> Iterator[str]:
 
 def _at_half_load(row: Row) -> str:
     """Return the dollars if a load that was served at its peak is half of it on average."""
-    from mfabric_jax.report.served import half_load_usd
-
     usd = half_load_usd(row)
     return "" if usd is None else f" At half this load on average: about {number(usd)} $."
 
@@ -434,17 +432,14 @@ def _equals(best: Row, rows: list[Row]) -> str:
 
 def client_conclusions(rows: list[Row]) -> Iterator[str]:
     """Yield the most clients in time of each replica, where rows have a limit and differ in clients."""
-    from mfabric_jax.report.grid import group_rows
-
     apart = apart_of_replicas(rows)
     limited = [row for row in rows if row["tpot_limit_s"] is not None and CLIENTS in apart]
     others = [name for name in apart if name != CLIENTS]
     for own in group_rows(limited, *others).values():
         first = own[0]
         named = ", ".join([str(first["model"]), *(f"{name} {first[name]}" for name in others if name != "model")])
-        within = (
-            f"{1000 * first['tpot_limit_s']:g} ms a token{' at the slow end of the band' * (first['by'] == 'high')}"
-        )
+        end = " at the slow end of the band" * (first["by"] == "high")
+        within = f"{units.to_ms(first['tpot_limit_s']):g} ms a token{end}"
         most = max((row for row in own if row["in_time"]), key=lambda row: row[CLIENTS], default=None)
         if most is None:
             yield f"{named}: no stated number of clients is within {within}."
@@ -466,7 +461,6 @@ def end_of_band(rows: list[Row]) -> str:
 def locality_sentences(rows: list[Row], cases: Cases) -> Iterator[str]:
     """Yield that groups of the best rows lie inside servers, so that only caches cross their network."""
     from mfabric_jax.evaluate.resolving.resolve import gpu_of
-    from mfabric_jax.report.served import locality_words
 
     servers = {case.gpu.name: gpu_of(case).gpus_per_server for case in cases}
     yield from dict.fromkeys(filter(None, (locality_words(row, servers[row["gpu"]]) for row in best_rows(rows))))
@@ -534,8 +528,6 @@ def _of_direct_links(rows: list[Row]) -> Iterator[str]:
 
 
 def _of_one_batch(rows: list[Row]) -> Iterator[str]:
-    from mfabric_jax import units
-
     chosen = [row for row in rows if row["tpot_limit_s"] is None and row["overlap"]]
     quicker = [row for row in chosen if row["serial_s"] < row["tpot_s"]]
     if quicker:
@@ -552,7 +544,6 @@ def _of_one_batch(rows: list[Row]) -> Iterator[str]:
 def _of_band(rows: list[Row]) -> str:
     from mfabric_jax.apps.serving.serving_steps import measured_facts
     from mfabric_jax.apps.serving.step import MEASURED_OVER_PREDICTED
-    from mfabric_jax.report.served import measured_words
 
     measured = measured_words(measured_facts(), rows, best_rows(rows) or rows)
     steps, passes = ("{:g} to {:g}".format(*MEASURED_OVER_PREDICTED[what]) for what in ("tpot", "prefill"))

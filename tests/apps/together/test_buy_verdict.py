@@ -9,6 +9,7 @@ import pytest
 
 from mfabric_jax import Case, InputError, cases, simulate
 from mfabric_jax.apps.failures import failures
+from mfabric_jax.apps.failures.months import Month
 from mfabric_jax.apps.purchase import jobs_and_networks
 from mfabric_jax.case.layers import layers_of, merge_layers
 from mfabric_jax.commands import buy, shared
@@ -88,11 +89,11 @@ def test_the_purchase_is_one_sentence_and_each_job_has_its_own_days_band_and_dol
         "short: 24.5 days (22 to 31), 2.7 M$ if nothing fails.",
         "long: 30 days (27 to 38), 3 M$ if nothing fails.",
     ]
-    assert list(trainings(offer(short, long), ["short", "long"], {}, 730.0)) == nothing_fails
-    assert list(trainings(offer(short, without), ["short", "long"], {}, 730.0)) == nothing_fails[:1]
-    spares = [{"spare_usd": 3e5, "spare_part_usd": None}, {"spare_usd": 2e5, "spare_part_usd": 1e5}]
-    month = SimpleNamespace(lost_h=73.0, usd=2.0, usd_with=2.5, rows=spares)
-    (failing,) = trainings(offer(short), ["short"], {"torus": [month]}, 730.0)
+    assert list(trainings(offer(short, long), ["short", "long"], {})) == nothing_fails
+    assert list(trainings(offer(short, without), ["short", "long"], {})) == nothing_fails[:1]
+    spares = ({"spare_usd": 3e5, "spare_part_usd": None}, {"spare_usd": 2e5, "spare_part_usd": 1e5})
+    month = Month({}, spares, (), lost_h=73.0, stopped_h=0.0, usd=2.0, spares_usd=0.0, usd_with=2.5)
+    (failing,) = trainings(offer(short), ["short"], {"torus": [month]})
     assert failing == (  # 24.5 / 0.9; 2.7 x 2.5 / 2; one server and a part
         "short: 24.5 days (22 to 31), 2.7 M$ if nothing fails; with failures 27.2 days, 3.375 M$; spares 0.4 M$ to buy."
     )
