@@ -29,13 +29,18 @@ def mfabric(*words, **more):
     return subprocess.run(words, stdin=subprocess.DEVNULL, timeout=300, check=False, **streams)
 
 
+def lines_of(error):
+    """Lines of standard error, without the progress that a busy machine prints after 3 s."""
+    return [line for line in error.splitlines() if b": at work for " not in line]
+
+
 @pytest.mark.skipif(not pathlib.Path("/dev/full").exists(), reason="a device that is always full")
 @pytest.mark.parametrize("words", ["--help", "--version", "compare --help", "show --model llama-moe"])
 def test_a_full_standard_output_is_a_sentence(words):
     with open("/dev/full", "wb") as full:
         ended = mfabric(*words.split(), stdout=full)
-    said = b"mfabric: a file or standard output cannot be used (No space left on device).\n"
-    assert (ended.returncode, ended.stderr) == (2, said)
+    said = [b"mfabric: a file or standard output cannot be used (No space left on device)."]
+    assert (ended.returncode, lines_of(ended.stderr)) == (2, said)
     with open("/dev/full", "wb") as full:
         assert mfabric("compar", stderr=full).returncode == 2
 
@@ -66,7 +71,7 @@ def test_rows_are_written_to_a_folder_whose_name_is_no_text(extension, tmp_path)
     """
     assert python(code, cwd=tmp_path) == (0, "", "")
     ended = mfabric("query", f"rows{extension}", "--out", str(folder / "again.parquet"), cwd=folder)
-    assert (ended.returncode, ended.stderr.count(b"\n")) == (0, 1)
+    assert (ended.returncode, len(lines_of(ended.stderr))) == (0, 1)
     assert read_rows(folder / "again.parquet")[0] == [{"policy": rf"no \udcff text/rows{extension}", "gpus": 8}]
 
 

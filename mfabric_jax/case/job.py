@@ -25,8 +25,9 @@ class Model(SettingsGroup, frozen=True):
     name: Annotated[
         str,
         doc(
-            "mixtral-8x7b, mixtral-8x22b, llama-moe, qwen-moe, qwen-moe-ep16, deepseek-v3, deepseek-r1, gpt-oss-120b,"
-            " kimi-k2, minimax-m2, qwen3-235b, a .toml or .json file of your own, or a released config.json.",
+            "mixtral-8x7b, mixtral-8x22b, llama-moe, qwen-moe, qwen-moe-ep16, deepseek-v3, deepseek-v3.2, deepseek-r1,"
+            " gpt-oss-120b, kimi-k2, minimax-m2, qwen3-235b, a .toml or .json file of your own, or a released"
+            " config.json.",
             file=True,
             flag="--model",
         ),

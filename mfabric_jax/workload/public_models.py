@@ -24,6 +24,7 @@ RELEASES = {
         "deepseek-v3",
         "",
     ),
+    r"(deepseek-ai|nvidia)/DeepSeek-V3\.2(-\w+)?(-NVFP4)?": ("deepseek-v3.2", ""),
     r"(moonshotai|nvidia)/Kimi-K2(\.\d)?(-\w+)?(-NVFP4)?": ("kimi-k2", ""),
     r"(MiniMaxAI|nvidia)/MiniMax-M2(\.\d)?(-NVFP4)?": ("minimax-m2", ""),
     r"(Qwen|nvidia)/Qwen3-235B-A22B(-Instruct-2507|-Thinking-2507)?(-FP8|-(NV)?FP4)?": ("qwen3-235b", ""),

@@ -2,6 +2,7 @@
 blocks, wrappers, what is not read, and files that are slightly wrong."""
 
 import copy
+import dataclasses
 import json
 import random
 import warnings
@@ -13,6 +14,7 @@ from mfabric_jax.support.unread import Unread
 from mfabric_jax.workload.catalog import get_model
 from mfabric_jax.workload.mixers import GatedDelta, GroupedQuery, Latent, Mamba1, Mamba2, Mixed
 from mfabric_jax.workload.models import Architecture
+from mfabric_jax.workload.public_models import public_model
 from tests.workload.configs import RELEASED
 from tests.workload.families import COUNTED_BEFORE, FAMILIES, NANO_PATTERN, Family
 
@@ -48,6 +50,14 @@ def test_parameters_are_those_by_hand_and_the_published_ones(released, name):
     assert model.params(active=True) == pytest.approx(family.active, rel=1e-12)
     sizes = counted(model, family.counted[0]), counted(model, family.counted[1], active=True)
     assert sizes == pytest.approx(family.published, rel=family.within)
+
+
+def test_deepseek_v3_2_by_name_is_its_released_config(released):
+    own = get_model("deepseek-v3.2").architecture
+    assert dataclasses.replace(own, name="", source="") == dataclasses.replace(
+        released(FAMILIES["DeepSeek-V3.2"].config), name="", source=""
+    )
+    assert public_model("deepseek-ai/DeepSeek-V3.2-Exp").architecture == own
 
 
 @pytest.mark.parametrize("name", COUNTED_BEFORE)

@@ -114,7 +114,7 @@ def test_public_names_and_what_they_stand_for():
     assert billions == {"deepseek-v3": 671, "kimi-k2": 1026, "minimax-m2": 229, "qwen3-235b": 235, "gpt-oss-120b": 117}
     assert stated["openai/gpt-oss-120b"].weights == "mxfp4"
     assert public_model("MiniMaxAI/MiniMax-M2.1").architecture.attention.whole_norm
-    for name in ("deepseek-ai/DeepSeek-V3.2", "Qwen/Qwen3-235B", "openai/gpt-oss"):
+    for name in ("deepseek-ai/DeepSeek-V4", "Qwen/Qwen3-235B", "openai/gpt-oss"):
         with pytest.raises(InputError, match="is unknown"):
             public_model(name)
 
