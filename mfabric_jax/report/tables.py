@@ -186,10 +186,11 @@ def _block(grid: Grid, model: str, ranking: Ranking | None, file: str | None) ->
     columns, of_costs = _columns_of(lines, grid.bandwidths)
     costs = f"\n\n{plain(lines, of_costs)}" if of_costs else ""
     filled = [wrap(remark) for remark in ranking.remarks] if ranking else []
-    first = [bold(wrap(f"{model}. {ranking.conclusion}" if model else ranking.conclusion)), ""] if ranking else []
+    conclusion = ranking.conclusion if ranking else "Not ranked." * (len(grid.models) > 1)
+    first = [bold(wrap(f"{model}. {conclusion}" if model else conclusion)), ""] if conclusion else []
     below = (*OF_TRAINING, *(OF_CLUSTER if costs else ()))  # in tables of their own
     named = [name for name in ranking.lines[0] if name not in below] if ranking else []
-    best = [*first, plain(ranking.lines, named), *filled, ""] if ranking else []
+    best = [*first, *([plain(ranking.lines, named), *filled, ""] if ranking else [])]
     relative = f", perf/$ relative to {REFERENCE}" if _compares(lines) else ""
     what = f"Iteration time [s] by NIC bandwidth; at {number(detail)} Gbps: shares, kW, M${relative}"
     what += f"; means over {grid.seeds} seeds" if grid.seeds > 1 else ""

@@ -37,6 +37,13 @@ def test_a_block_per_model_and_a_line_of_times_shares_cost_and_performance_per_f
     assert [float(cell) for cell in cells[1:5]] == pytest.approx(times, abs=6e-3)
 
 
+def test_a_model_that_no_design_can_run_has_its_name_above_its_table():
+    rows = [row | {"fits": row["model"] != "llama-moe"} for row in synthetic.rows()]
+    text = comparison(rows)
+    assert text.index("llama-moe. Not ranked.") < text.index("Simulated: llama-moe")
+    assert _line(text, "llama-moe", "mfabric").split()[3] == "1.09"
+
+
 def test_what_differs_has_a_line_and_what_is_unknown_a_dash():
     text = comparison(synthetic.both_uses(fabrics=("fat-tree", "mfabric", "nvl72")))
     assert _line(text, "qwen-moe", "mfabric, own") != _line(text, "qwen-moe", "mfabric, pooled")
