@@ -160,6 +160,10 @@ class Tree:
     def part_of(self, host: np.ndarray) -> np.ndarray:
         return host // self.hosts_per_part
 
+    def host_in(self, part: np.ndarray, host: np.ndarray) -> np.ndarray:
+        """Return the host that is in `part` where `host` is in its own."""
+        return part * self.hosts_per_part + host % self.hosts_per_part
+
     def switch_links(self, first: int) -> list[tuple[str, np.ndarray, np.ndarray]]:
         """Return the links between switches as (kind, tail, head).
 

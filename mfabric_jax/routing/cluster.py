@@ -80,14 +80,19 @@ def nic_routes(cluster: Cluster, src: np.ndarray, dst: np.ndarray, heirs: Heirs 
     """Return the links of `links_of(cluster)`, from NIC to NIC, that sprayed flows between servers cross.
 
     `src`, `dst` [F]: GPUs of different servers. `heirs`: lost tree ports, each with the ports that carry its bytes in
-    equal parts; each lost port has the same number of them.
+    equal parts; each lost port has the same number of them. Where rails are separate trees, the other end uses its NIC
+    on the heir's rail.
     """
     ends = _Ends(cluster, src, dst, "spray", 0)
     if heirs:
-        instead = np.tile(np.arange(cluster.nic_tree.hosts), (len(heirs[0][1]), 1))
+        tree = cluster.nic_tree
+        instead = np.tile(np.arange(tree.hosts), (len(heirs[0][1]), 1))
         for lost, others in heirs:
             instead[:, lost] = others
-        ends.out, ends.into = (np.concatenate(instead[:, ports]) for ports in (ends.out, ends.into))
+        out, into = (np.concatenate(instead[:, ports]) for ports in (ends.out, ends.into))
+        leaves_by_heir = out != np.tile(ends.out, (len(instead), 1))
+        rail = tree.part_of(np.where(leaves_by_heir, out, into))
+        ends.out, ends.into = tree.host_in(rail, out), tree.host_in(rail, into)
         ends.weight = np.ones(len(ends.out))
     every = _chunks(np.ones(len(src), bool))
     return stack_routes([(flow, _row(*_between_nics(cluster, ends, None, flow))) for flow in every], len(src))

@@ -86,6 +86,14 @@ def test_one_stated_tier_that_cannot_be(changes, sentence):
     assert refused(lambda: resolve(job("fat-tree", 64, **{"network.tiers": 1}).with_(changes))) == sentence
 
 
+def test_two_stated_tiers_have_room_on_every_rail():
+    """512 NICs a tree on switches of 32 ports; `rail-only` has 8 trees."""
+    two = {"network.radix": 32, "network.tiers": 2}
+    assert network_usd(job("rail-only", 1024, **two)) == network_usd(job("rail-only", 1024, **{"network.radix": 32}))
+    sentence = "network.tiers 2 has room for 512 NICs, on switches of 32 ports, got 1,024."
+    assert refused(lambda: resolve(job("fat-tree", 1024, **two))) == sentence
+
+
 def test_a_graph_has_no_tiers_of_its_own(tmp_path):
     (tmp_path / "graph.json").write_text(graph_text(make_graph("leaf-spine", GraphNumbers(gpus=16, radix=8))))
     given = {"network.fabric": "graph", "network.graph": str(tmp_path / "graph.json")}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mfabric_jax.fabric import Cluster, cluster
 from mfabric_jax.routing import cluster as routing_cluster
 from mfabric_jax.routing import cluster_routes, links_of
-from mfabric_jax.routing.cluster import PATHS
+from mfabric_jax.routing.cluster import PATHS, nic_routes
 from tests.oracles import dense
 from tests.routing.clusters import CIRCUITS, CLUSTERS, COUNT, GPUS, SERVERS, all_pairs, built
 
@@ -353,3 +353,20 @@ def test_where_circuits_end_in_a_server_by_hand():
             np.testing.assert_array_equal(ends, [[0, 4, -1, -1], [1, 5, 2, 3], [0, 4, -1, -1], [0, 4, 1, 5]])
         if degree == 256:
             np.testing.assert_array_equal(np.bincount(ends[:2][ends[:2] >= 0], minlength=64), 4)  # four NICs each
+
+
+def test_a_lost_nic_of_separate_rails_leaves_and_arrives_on_its_heirs_rail():
+    tree = built("rail-only", oversubscription=3.0)  # 6 servers below the first edge switch of a rail
+    network = links_of(tree)
+    src, dst = all_pairs()
+    src, dst = (gpus[src // GPUS != dst // GPUS] for gpus in (src, dst))
+    lost, heir = (int(tree.host(np.array(0), np.array(nic))) for nic in (0, 1))
+    hops, share = nic_routes(tree, src, dst, ((lost, (heir,)),))
+    for row, part, here, there in zip(hops, share, src, dst, strict=True):
+        used = row[row >= 0]
+        assert np.all(part[row >= 0] == 1)
+        tails, heads = (set(ends[used].tolist()) for ends in (network.tail, network.head))
+        (first,), (last,) = tails - heads, heads - tails
+        assert len(used) == (4 if (here // GPUS < 6) != (there // GPUS < 6) else 2)
+        rail = there % GPUS or int(0 in (here // GPUS, there // GPUS))
+        assert (first, last) == (here // GPUS * GPUS + rail, there // GPUS * GPUS + rail)

@@ -11,7 +11,6 @@ from mfabric_jax.checks import InputError, Misfit, in_file, one_of
 from mfabric_jax.evaluate.resolving.resolved import LONG, Resolved, knobs_of, room_of
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.site import FabricSite
-from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.support.lazily import LazyModule
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.recompute import recomputed_of
@@ -108,8 +107,8 @@ LIMITS = (
 )
 
 
-def check_limits(case: Case, job: Workload, on: Fabric, tree_nics: int) -> None:
-    """Raise Misfit for values that exclude each other; `tree_nics`: NICs of the cluster on switch trees."""
+def check_limits(case: Case, job: Workload, on: Fabric) -> None:
+    """Raise Misfit for values that exclude each other."""
     settings = flat(case)
     if on.reconfigures and PASSES(settings):
         _check_passes(settings)
@@ -120,13 +119,13 @@ def check_limits(case: Case, job: Workload, on: Fabric, tree_nics: int) -> None:
             refuse(limit.path, limit.allowed, limit.why, settings[limit.path])
     if case.run.sample is not None and case.run.sample >= case.run.iterations:
         raise Misfit(f"run.sample must be below run.iterations ({case.run.iterations}), got {case.run.sample}.")
-    check_network(case, on, tree_nics)
+    check_network(case, on)
     if case.run.replicas != "all" and case.run.replicas > job.dp:
         raise Misfit(f"run.replicas must be at most {job.dp}, the dp of {job.model}, got {case.run.replicas}.")
 
 
-def check_network(case: Case, on: Fabric, tree_nics: int) -> None:
-    """Raise InputError or Misfit for switches that do not suit a fabric; `tree_nics`: as in `check_limits`."""
+def check_network(case: Case, on: Fabric) -> None:
+    """Raise InputError or Misfit for switches that do not suit a fabric."""
     if case.network.radix < 4 or case.network.radix % 2:
         raise InputError(
             f"network.radix must be even (half of the ports go up) and at least 4, got {case.network.radix}."
@@ -136,11 +135,6 @@ def check_network(case: Case, on: Fabric, tree_nics: int) -> None:
     on.check_speeds(case.network.rails.speeds, case.network.nics)
     if case.network.in_network.sharp:
         on.check_sharp(links)
-    two = Tree(1, case.network.radix, tiers=2)
-    if case.network.tiers == 2 and tree_nics > two.most_hosts and on.domain_gpus is None:
-        raise Misfit(
-            f"network.tiers 2 has room for {two.most_hosts:,} NICs on switches of {two.radix} ports, got {tree_nics:,}."
-        )
 
 
 ON_GRAPHS = {"network.paths": ("spray", "ecmp", "weighted")}  # values that replace values of MODELLED on a graph

@@ -133,7 +133,7 @@ def resolve_without_jax(case: Case) -> Resolved:
         draft.fill("compute.measured.nic_gbps", draft["network.nic_gbps"], "as the case")
         draft.fill("compute.measured.nic_use", draft["network.nic_use"], "as the case")
     whole = draft.case
-    check_limits(whole, job, on, tree_nics)
+    check_limits(whole, job, on)
     hardware = _hardware(whole, gpu, draft.tiers_by_degree)
     resolved = Resolved(**hardware, job=job, why=draft.why, original=case, recipe=draft.recipe, searched=searched)
     check_values(resolved)
@@ -728,10 +728,13 @@ def _tiers(draft: _DraftCase, on: Fabric, servers: int, tree_nics: int, least: i
         draft.put("network.tiers", tiers_for(tree_nics), why)
     elif stated == 1 and one_switch_nics == 0:
         raise Misfit(f"network.tiers must be 2 or 3 on an oversubscribed {on.name}: one switch has no uplinks, got 1.")
-    elif stated == 1 and one_switch_nics is not None and tree_nics > one_switch_nics * trees:
+    elif one_switch_nics is not None and (stated == 1 or (stated == 2 and on.domain_gpus is None)):
+        most = trees * (one_switch_nics if stated == 1 else two_tier_nics)
+        switches = "one switch" if stated == 1 else "switches"
         each = f" for each of {trees} trees" if trees > 1 else ""
-        ports = f"one switch of {one_switch_nics} ports{each}"
-        raise Misfit(f"network.tiers 1 has room for {one_switch_nics * trees:,} NICs, on {ports}, got {tree_nics:,}.")
+        if tree_nics > most:
+            ports = f"{switches} of {draft['network.radix']} ports{each}"
+            raise Misfit(f"network.tiers {stated} has room for {most:,} NICs, on {ports}, got {tree_nics:,}.")
 
 
 def model_of(case: Case) -> NamedModel:
@@ -759,7 +762,7 @@ def hardware_of(case: Case, servers: int, least_tiers: int = 1, circuits: tuple[
     tree_nics = _ports(draft, gpu, servers, servers, servers * on.gpus_of(gpu), on)
     _circuits(draft, on, circuits)
     _tiers(draft, on, servers, tree_nics, least_tiers)
-    check_network(draft.case, on, tree_nics)
+    check_network(draft.case, on)
     check_modelled("replay and jobs", draft.case)
     return Hardware(**_hardware(draft.case, gpu, draft.tiers_by_degree), shares_network=least_tiers > 1)
 

@@ -144,3 +144,12 @@ def test_failures_of_a_tree_that_no_all_to_all_crosses():
         assert each["ep_comm_s"] == pytest.approx(each["healthy_ep_comm_s"], rel=1e-9)
         assert each["failed_s"] >= each["healthy_s"] * (1 - 1e-9)
     assert every[0]["slow_down"] > 0
+
+
+def test_a_nic_of_separate_rails_that_fails_sends_its_bytes_over_another_rail():
+    """Two groups of 4 servers below edge switches of 3, with 1 uplink a rail. Of 1 from each server to each, the uplink
+    of servers 3 to 5 carries 3 + 4. Server 3 sends to server 0, which lost a NIC, on the next rail: 8 there."""
+    tree = {"network.fabric": "rail-only", "network.tiers": 2, "network.oversubscription": 3.0, "network.radix": 4}
+    case = small(degrees(tp=1, pp=1, dp=2, ep=32) | EVEN | tree, "qwen-moe-ep16")
+    (nic,) = failures(case.with_({"failures.kinds": ["electrical-nic"]}))
+    assert nic["ep_comm_s"] / nic["healthy_ep_comm_s"] == pytest.approx(8 / 7, rel=1e-6)
