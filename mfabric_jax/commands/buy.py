@@ -64,6 +64,7 @@ def run(cases: Cases, options: Options) -> None:
         sentences.sentences(offers, others, unknown, of_networks, is_found, gpus),
         dict.fromkeys(filter(None, alike)),
         sentences.left_out(cases, unrated, larger),
+        _on_spare_ports(cases, months),
         sentences.on_circuits(cases),
     )
     on_gpus = sentences.on_gpu_prices(quotes)
@@ -162,6 +163,16 @@ def _months(cases: Cases, named: Sequence[tuple[str, str]]) -> tuple[list[Any], 
     return every, unknown
 
 
+def _on_spare_ports(cases: Cases, months: Sequence[Any]) -> list[str]:
+    """Return a sentence on trees without ports for a spare server, if a failure takes one."""
+    from mfabric_jax.apps.failures.spare_ports import full_tree_words
+    from mfabric_jax.evaluate.resolving.resolve import resolve
+
+    takes_one = any(row["spare_usd"] for month in months if month for row in month.rows)
+    words = full_tree_words([resolve(block.case) for block in cases.blocks]) if takes_one else None
+    return [words] if words else []
+
+
 def _by_network(named: Sequence[tuple[str, str]], months: Sequence[Any]) -> dict[str, list[Any]]:
     """Return the months of networks on which that of every job is known."""
     every: dict[str, list[Any]] = {}
@@ -216,10 +227,14 @@ def _keep_set_ups(cases: Cases, named: Sequence[tuple[str, str]], out: str | Non
 
 def _print(ranked: Mapping[str, Any], answers: dict[str, list[Any]], set_ups: Sequence[str]) -> None:
     from mfabric_jax import report
+    from mfabric_jax.report.row_remarks import precision_words
     from mfabric_jax.report.tables import wrap
 
     for job, ranking in ranked.items():
-        print(f"{job}\n{wrap(ranking.conclusion)}\n\n{report.plain(ranking.lines)}\n")
+        formats = ", ".join(precision_words([row for design in ranking.every for row in design.rows]))
+        print(
+            f"{': '.join(filter(None, [job, formats]))}\n{wrap(ranking.conclusion)}\n\n{report.plain(ranking.lines)}\n"
+        )
     for heading, parts in answers.items():
         print(heading)
         for part in parts:

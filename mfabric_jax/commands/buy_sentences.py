@@ -12,7 +12,7 @@ from mfabric_jax.case.policies import NO_SCHEDULE
 from mfabric_jax.commands.failures import kinds_words
 from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax
 from mfabric_jax.evaluate.resolving.set_up import switch_words, tier_words
-from mfabric_jax.report.numerals import millions, number, percent, usable
+from mfabric_jax.report.numerals import join_names, millions, number, percent, usable
 from mfabric_jax.report.row_remarks import KEPT, errors_words
 from mfabric_jax.support.measured_errors import ratio_errors
 
@@ -43,6 +43,8 @@ def together(offers: Sequence[Any], jobs: Sequence[str], months: Months) -> list
             line["with failures"] = percent(offer.over_failing / min(failing) - 1, signed=True)
         line |= _lost(months.get(offer.network, ()))
         line |= {f"$/Mtok, {job}": usd for job, usd in zip(jobs, offer.usd, strict=True)}
+        if offer.usd_failing is not None:
+            line |= {f"{job} with failures": usd for job, usd in zip(jobs, offer.usd_failing, strict=True)}
         line |= {"network M$": _millions(offer, "network_cost_usd"), "cluster M$": _millions(offer, "cluster_cost_usd")}
         lines.append(line)
     return lines
@@ -300,9 +302,9 @@ def verdict(offers: Sequence[Any]) -> str:
     behind = others[len(near) :]
     leads = f"{best.network} costs least"
     if near:
-        names = ", ".join(offer.network for offer in (best, *near[:-1]))
+        names = join_names([offer.network for offer in (best, *near)], most=len(offers))
         apart = percent(near[-1].over / best.over - 1)
-        leads = f"{names} and {near[-1].network} are equal inside the error (they differ by {apart})"
+        leads = f"{names} are equal inside the error (they differ by {apart})"
     return leads + (f"; {behind[0].network} costs {percent(behind[0].over / best.over - 1)} more" if behind else "")
 
 

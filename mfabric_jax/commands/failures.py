@@ -63,9 +63,9 @@ def month_loss_lines(rows: Rows, hours_a_month: float) -> Iterator[str]:
         where, lost, waits = _where(month.first), month.lost_h, month.waiting_h
         waiting = f", {waits:.3g} h of them waiting for a repair, because nothing takes over" if waits else ""
         yield (
-            f"{where}: {lost:.3g} h of a month lost ({lost / hours_a_month:.2%}) to {len(month.rows)} kinds of "
-            f"failures: {month.stopped_h:.3g} h because the job stops (half a checkpoint interval and the "
-            f"restart{waiting}), {month.slower_h:.3g} h because it runs slower."
+            f"{where}: {lost:.3g} of a month's {hours_a_month:g} h lost ({lost / hours_a_month:.2%}) to "
+            f"{len(month.rows)} kinds of failures: {month.stopped_h:.3g} h because the job stops (half a checkpoint "
+            f"interval and the restart{waiting}), {month.slower_h:.3g} h because it runs slower."
         )
         if month.without:
             yield f"{where}: no rate is given for {kinds_words(month.without)}; hours and dollars leave them out."
@@ -152,6 +152,8 @@ def run(cases: Cases, options: Options) -> None:
     from mfabric_jax.apps.failures import failures
     from mfabric_jax.apps.failures.failure_rows import HOURS_A_MONTH
     from mfabric_jax.apps.failures.months import months
+    from mfabric_jax.apps.failures.spare_ports import full_tree_words
+    from mfabric_jax.evaluate.resolving.resolve import resolve
     from mfabric_jax.evaluate.rows.results import record_of_cases
     from mfabric_jax.report.grid import distinguishing_columns
 
@@ -182,6 +184,8 @@ def run(cases: Cases, options: Options) -> None:
     shared.print_lines(month_loss_lines(rows, HOURS_A_MONTH))
     shared.print_lines(month_price_lines(rows))
     shared.print_lines(remedies(rows))
+    if any(row["spare_usd"] for row in rows):
+        shared.print_lines(filter(None, [full_tree_words([resolve(block.case) for block in cases.blocks])]))
     changes = {plan.case.network.fabric: shared.changes_of(plan.case) for plan in every}
     shared.print_lines(slow_switches(rows, changes))
     for row in rows:

@@ -92,9 +92,11 @@ def percent(share: Any, signed: bool = False) -> str:
     return text.replace("-0.0%", "+0.0%" if signed else "0.0%")
 
 
-def join_names(names: Sequence[Any], last: str = "and") -> str:
-    """Return "a, b and c"; a long list ends in "and 5 more"."""
+def join_names(names: Sequence[Any], last: str = "and", most: int = _MOST_NAMES) -> str:
+    """Return "a, b and c"; more than `most` end in "and 5 more". Names with commas are apart by semicolons."""
     every = [str(name) for name in names]
-    if len(every) > _MOST_NAMES:
-        every = [*every[:_MOST_NAMES], f"{len(every) - _MOST_NAMES} more"]
+    if len(every) > most:
+        every = [*every[:most], f"{len(every) - most} more"]
+    if len(every) > 2 and any("," in name for name in every):
+        return f"{'; '.join(every[:-1])}; {last} {every[-1]}"
     return f" {last} ".join(filter(None, [", ".join(every[:-1]), *every[-1:]])) or "none"

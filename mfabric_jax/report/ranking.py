@@ -12,7 +12,7 @@ from mfabric_jax.case.paths import POLICY
 from mfabric_jax.case.policies import BOUND
 from mfabric_jax.report import grid, served
 from mfabric_jax.report.grid import CLUSTER, COST, GPU, TIME, TOKEN_JOULES, TOKEN_USD, TOKENS, WORTH, Rows, group_rows
-from mfabric_jax.report.numerals import count_phrase, millions, number, percent, usable
+from mfabric_jax.report.numerals import count_phrase, join_names, millions, number, percent, usable
 from mfabric_jax.report.served import IN_TIME, LOAD_USD
 from mfabric_jax.support.bands import HIGH_GPUS, LOW_GPUS, LOW_PORTS, LOW_PORTS_NETWORK, QUOTED, is_of_band, ratio_band
 from mfabric_jax.support.measured_errors import ratio_errors
@@ -436,13 +436,13 @@ def _omission_remark(every: Sequence[Design], shown: Sequence[Design], most: int
 
 
 def not_ranked(rows: Rows) -> list[str]:
-    """Return a sentence for each reason not to rank rows, with the number of these rows."""
-    above = sum(above_peak(row) is not None for row in rows)
+    """Return a sentence for each reason not to rank rows, with the number of these rows, and whose they are."""
+    above = [row for row in rows if above_peak(row) is not None]
     reasons = {
-        "lack of GPU memory": sum(row.get(FITS) not in (True, None) for row in rows),
-        "reconfiguring a switch more often than it allows": sum((usable(row.get(OVER)) or 0) > 1 for row in rows),
-        "being a bound that circuits may not reach": sum(row.get("policy") == BOUND for row in rows),
-        "computing above the peak of the GPU that is priced": above if above < len(rows) else 0,
+        "lack of GPU memory": [row for row in rows if row.get(FITS) not in (True, None)],
+        "reconfiguring a switch more often than it allows": [row for row in rows if (usable(row.get(OVER)) or 0) > 1],
+        "being a bound that circuits may not reach": [row for row in rows if row.get("policy") == BOUND],
+        "computing above the peak of the GPU that is priced": above if len(above) < len(rows) else [],
     }
     late = list(filter(served.is_late, rows))
     dear = sum(not served.has_load(row) for row in late) if any(map(served.has_load, rows)) else 0
@@ -450,6 +450,12 @@ def not_ranked(rows: Rows) -> list[str]:
     are_late = f"Not ranked: {count_phrase(slow, 'row')} {'is' if slow == 1 else 'are'} not in time."
     are_dear = f"Not simulated, because another size provably costs less: {count_phrase(dear, 'row')}."
     return [
-        *(f"Not ranked for {why}: {count_phrase(count, 'row')}." for why, count in reasons.items() if count),
+        *(f"Not ranked for {why}: {_whose(some, rows)}." for why, some in reasons.items() if some),
         *(sentence for sentence, count in ((are_late, slow), (are_dear, dear)) if count),
     ]
+
+
+def _whose(some: Rows, rows: Rows) -> str:
+    """The number of some rows, and their models if other rows have others."""
+    own, every = (grid.values_of(each, "model") for each in (some, rows))
+    return count_phrase(len(some), "row") + (f" of {join_names(own)}" if len(own) < len(every) else "")

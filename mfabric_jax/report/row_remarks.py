@@ -158,15 +158,20 @@ def job_words(rows: Rows) -> list[str]:
     each = [_values(rows, name) for name in ("micro_batch", "sequence")]
     of = f" of {' x '.join(map(str, each))} tokens" if all(each) else ""
     tokens = " and ".join(number(value / MILLION) for value in sorted(set(map(_tokens, rows)) - {0.0}))
-    computed, sent = (_values(rows, name) for name in ("compute_precision", "precision"))
     words = [f"{gpus} GPUs{product}"] if gpus else []
     if (recipe := _values(rows, "recipe")) not in ("", "none"):
-        words.append(f"settings of the maker: {recipe} (--set model.recipe=none drops them)")
+        words.append(f"set-up of {recipe} (--set model.recipe=none drops it)")
     if regions := _values(rows, "region_servers"):
         words.append(f"regions of {regions} server{'' if regions == '1' else 's'}")
     words += [f"{batches} micro-batches{of}"] if batches else []
     words += [f"{tokens} M tokens an iteration"] if tokens else []
-    return words + ([f"computed in {computed}, sent in {sent}"] if computed and sent else [])
+    return [*words, *precision_words(rows)]
+
+
+def precision_words(rows: Rows) -> list[str]:
+    """Return the number formats in which rows compute and send, in words; nothing if unknown."""
+    computed, sent = (_values(rows, name) for name in ("compute_precision", "precision"))
+    return [f"computed in {computed}, sent in {sent}"] if computed and sent else []
 
 
 def _values(rows: Rows, name: str) -> str:

@@ -121,9 +121,7 @@ def test_the_job_stands_above_tables_and_on_the_page(tmp_path):
     assert ", ".join(job_words([JOB])) == JOB_WORDS
     assert job_words([{"model": "m"}]) == []
     source = "arXiv 2412.19437, sections 3.2 to 3.4, but other degrees"
-    assert f"settings of the maker: {source} (--set model.recipe=none drops them)" in job_words(
-        [JOB | {"recipe": source}]
-    )
+    assert f"set-up of {source} (--set model.recipe=none drops it)" in job_words([JOB | {"recipe": source}])
     assert job_words([JOB, JOB | {"micro_batches": 4}])[1] == "17 and 4 micro-batches of 8 x 4096 tokens"
     rows = [row | JOB for row in synthetic.rows(models=("llama-moe",))]
     assert f"Simulated: llama-moe, {JOB_WORDS}, while GPUs compute:" in " ".join(comparison(rows).split())

@@ -41,6 +41,7 @@ def test_a_model_that_no_design_can_run_has_its_name_above_its_table():
     rows = [row | {"fits": row["model"] != "llama-moe"} for row in synthetic.rows()]
     text = comparison(rows)
     assert text.index("llama-moe. Not ranked.") < text.index("Simulated: llama-moe")
+    assert "Not ranked for lack of GPU memory: 16 rows of llama-moe." in text
     assert _line(text, "llama-moe", "mfabric").split()[3] == "1.09"
 
 

@@ -41,7 +41,10 @@ class Offer(NamedTuple):
 
 
 def jobs_and_networks(cases: Cases) -> list[tuple[str, str]]:
-    """Return the job and the network of every case, in words. A variant that every network has is a job of its name."""
+    """Return the job and the network of every case, in words.
+
+    A variant that every network has is a job of its name; variants that share no network name theirs.
+    """
     each = [(block.variant, case, cases.differences(case)) for block in cases.blocks for case in block]
     networks = [_of_network(case, own) for _, case, own in each]
     of_variant: dict[str, list[int]] = {}
@@ -49,15 +52,22 @@ def jobs_and_networks(cases: Cases) -> list[tuple[str, str]]:
         of_variant.setdefault(variant, []).append(number)
     sold = [{str(networks[number]) for number in numbers} for numbers in of_variant.values()]
     named = len(sold) > 1 and all(own == sold[0] for own in sold)
+    name_networks = len(sold) > 1 and sum(map(len, sold)) == len(set().union(*sold))
     words = []
     for (variant, case, values), network in zip(each, networks, strict=True):
         numbers = of_variant[variant] if named else range(len(each))
         varied = [path for path in values if not path.startswith(OF_NETWORKS) and path != "model.name"]
         varied = [path for path in varied if len({str(each[number][2][path]) for number in numbers}) > 1]
         job = [variant if named else model_of(case).label, *(_words(path, values[path]) for path in varied)]
-        bought = [case.network.fabric, *(_words(path, network[path]) for path in network if path != "network.fabric")]
-        words.append((", ".join(filter(None, job)), ", ".join(filter(None, bought))))
+        own = [networks[number] for number in of_variant[variant]] if name_networks else []
+        bought = [path for path in network if path != "network.fabric" and (not own or _differ(own, path))]
+        bought_words = [variant if own else case.network.fabric, *(_words(path, network[path]) for path in bought)]
+        words.append((", ".join(filter(None, job)), ", ".join(filter(None, bought_words))))
     return words
+
+
+def _differ(networks: Sequence[Mapping[str, Any]], path: str) -> bool:
+    return len({str(network.get(path)) for network in networks}) > 1
 
 
 def _of_network(case: Case, values: Mapping[str, Any]) -> dict[str, Any]:

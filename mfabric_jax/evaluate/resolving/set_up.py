@@ -140,16 +140,22 @@ def has_tiers(resolved: Resolved) -> bool:
 
 
 def tier_words(every: Sequence[Resolved]) -> str | None:
-    """Return a sentence on switch trees of several tiers, whose number follows from `network.radix`; None without."""
-    deep = [own for own in every if has_tiers(own) and "network.tiers" in own.why]
+    """Return a sentence on switch trees, whose tiers follow from `network.radix`; None if none has several tiers."""
+    open_tiers = [own for own in every if own.fabric.links(own.site).tree and "network.tiers" in own.why]
     alike: dict[str, dict[str, None]] = {}
-    for own in deep:
-        tiers = f"{own.tiers} tiers of {own.case.network.radix}-port switches"
-        alike.setdefault(tiers, {})[own.fabric.name] = None
-    if not alike:
+    for own in open_tiers:
+        tiers = f"{own.tiers} tier{'s' * (own.tiers > 1)} of {own.case.network.radix}-port switches"
+        alike.setdefault(tiers, {})[tree_name(own)] = None
+    if not any(map(has_tiers, open_tiers)):
         return None
     named = (f"{' and '.join(names)} {'have' if len(names) > 1 else 'has'} {tiers}" for tiers, names in alike.items())
     return f"{'; '.join(named)}."
+
+
+def tree_name(resolved: Resolved) -> str:
+    """Return the fabric, with the ratio of an oversubscribed tree."""
+    ratio = resolved.fabric.links(resolved.site).tree.oversubscription
+    return resolved.fabric.name + (f" ({ratio:g}:1)" if ratio != 1 else "")
 
 
 def reduction_words(resolved: Resolved) -> str | None:

@@ -106,19 +106,27 @@ def _by_model(ranked: Mapping[str, Ranking], every: Mapping[str, Sequence[Conten
     """A line for each model: its best designs, their value, and their lead."""
     links, lines = [], []
     for index, (model, own) in enumerate(every.items()):
-        equal, behind = _equal(own), _behind(own)
+        equal = _equal(own)
         links.append(tag("a", words(model), href=f"#job{index}"))
         names = join_names([_with_speed(each) for each in equal or own[:1]])
         lines.append(
             {"best": f"equal: {names}" if equal else names}
             | {"value": values_words(equal or own[:1])}
-            | {"next outside the error": f"{_with_speed(behind)} {behind.over}" if behind else "none"}
+            | {"next outside the error": _next_outside(ranked[model], own)}
             | _size_or_time(own[0])
         )
     titles = list(dict.fromkeys(VALUES[ranking.column].title for ranking in ranked.values()))
     title = titles[0] if len(titles) == 1 else "value"
     lines = [{title if name == "value" else name: text for name, text in line.items()} for line in lines]
     return small_table(lines, {"job": links})
+
+
+def _next_outside(ranking: Ranking, own: Sequence[Contender]) -> str:
+    """The next design that the error does not make equal, also if it has no line."""
+    if behind := _behind(own):
+        return f"{_with_speed(behind)} {behind.over}"
+    overs = ((design, design.over(ranking.every[0], ranking.column)) for design in ranking.every[1:])
+    return next((f"{design} {over}" for design, over in overs if over.separable), "none")
 
 
 def _with_speed(each: Contender) -> str:
@@ -129,7 +137,7 @@ def _with_speed(each: Contender) -> str:
 
 def _size_or_time(best: Contender) -> dict[str, str]:
     row = best.design.rows[0]
-    return {"GPUs": pools_words(row)} if is_served(row) else {"time and band": _band_words(best)}
+    return {"GPUs": pools_words(row)} if is_served(row) else {"time and band of the cheapest": _band_words(best)}
 
 
 # ------------------------------------------------------------------------------------------------------------- facts

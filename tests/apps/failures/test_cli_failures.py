@@ -69,8 +69,8 @@ def test_a_month_is_one_use_of_nics():
         for kind in ("gpu", "link")
     ]
     assert list(month_loss_lines(rows, HOURS)) == [
-        f"m on f, 400 Gbps, {use} NICs: 4 h of a month lost (0.55%) to 2 kinds of failures: 3.5 h because the job "
-        "stops (half a checkpoint interval and the restart), 0.5 h because it runs slower."
+        f"m on f, 400 Gbps, {use} NICs: 4 of a month's 730 h lost (0.55%) to 2 kinds of failures: 3.5 h because the "
+        "job stops (half a checkpoint interval and the restart), 0.5 h because it runs slower."
         for use in ("own", "pooled")
     ]
 

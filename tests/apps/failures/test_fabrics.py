@@ -7,10 +7,12 @@ import pytest
 from mfabric_jax import InputError, cases
 from mfabric_jax.apps.failures import failures
 from mfabric_jax.apps.failures.failure_rows import availability
+from mfabric_jax.apps.failures.spare_ports import full_tree_words
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.failures import slow_switches
 from mfabric_jax.fabric import Prices
 from mfabric_jax.policies import uniform
+from tests.evaluate.resolving.test_switch_words import tree_of
 from tests.evaluate.rows.test_resolve import STAGES, WAYS
 from tests.evaluate.rows.test_slow_switches import case_on
 from tests.evaluate.rows.test_wirings import WIRINGS, on
@@ -153,3 +155,13 @@ def test_a_nic_of_separate_rails_that_fails_sends_its_bytes_over_another_rail():
     case = small(degrees(tp=1, pp=1, dp=2, ep=32) | EVEN | tree, "qwen-moe-ep16")
     (nic,) = failures(case.with_({"failures.kinds": ["electrical-nic"]}))
     assert nic["ep_comm_s"] / nic["healthy_ep_comm_s"] == pytest.approx(8 / 7, rel=1e-6)
+
+
+def test_a_spare_server_without_a_port_is_said():
+    """128 servers fill the 128 ports of every rail; 2,048 NICs fill two tiers of 64 ports."""
+    for full in (tree_of(1024, fabric="rail-only", radix=128), tree_of(2048, fabric="fat-tree")):
+        assert full_tree_words([full]).startswith(f"The NICs fill all switch ports of {full.fabric.name}, so a spare ")
+    assert (
+        full_tree_words([tree_of(1016, fabric="rail-only", radix=128, nics=8), tree_of(1024, fabric="torus")]) is None
+    )
+    assert full_tree_words([tree_of(1024, fabric="rail-only", radix=128, tiers=2)]) is None

@@ -90,6 +90,20 @@ def test_variants_that_every_network_has_are_jobs_of_their_names():
     assert jobs_and_networks(fewer)[2] == ("mixtral-8x7b, sequence 8192", "fat-tree")
 
 
+def test_variants_that_are_networks_name_them():
+    networks = {"ours": {"network.fabric": "fat-tree"}, "theirs, 2:1": {"network.oversubscription": 2}}
+    axes = {"network.nic_gbps": [100, 400], "job.batch.sequence": [2048, 8192]}
+    blocks = [
+        dataclasses.replace(block, variant=name)
+        for name, stated in networks.items()
+        for block in cases(Case().with_(JOB | stated), axes).blocks
+    ]
+    several = Cases(tuple(blocks), ("network.fabric", "network.oversubscription", *axes))
+    jobs = ("mixtral-8x7b, sequence 2048", "mixtral-8x7b, sequence 8192")
+    named = [(job, f"{name}, {gbps} Gbps") for name in networks for job in jobs for gbps in (100, 400)]
+    assert jobs_and_networks(several) == named
+
+
 def test_every_job_counts_alike(given, rows):
     jobs, offers, others = offers_of(jobs_and_networks(given), list(given), rows)
     assert jobs == ["mixtral-8x7b, sequence 2048", "mixtral-8x7b, sequence 8192"]

@@ -30,3 +30,9 @@ def test_trees_of_the_same_switches_share_a_sentence():
     alike = [tree_of(1024, fabric=name) for name in ("fat-tree", "rail-only", "fat-tree")]
     said = switch_words([*alike, tree_of(4096, fabric="fat-tree")])
     assert said.startswith("fat-tree and rail-only have 2 tiers of 64-port switches; fat-tree has 3 tiers of 64-port ")
+
+
+def test_one_switch_is_named_beside_several_tiers_and_ratios_are_said():
+    every = [tree_of(1024, fabric="rail-only", radix=128), tree_of(1024, fabric="oversub-fat-tree")]
+    said = "rail-only has 1 tier of 128-port switches; oversub-fat-tree (3:1) has 2 tiers of 64-port switches. "
+    assert switch_words(every).startswith(said)
