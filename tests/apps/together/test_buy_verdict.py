@@ -59,10 +59,8 @@ def test_lost_hours_are_a_mean_over_jobs_and_name_the_worst_failure():
         return SimpleNamespace(rows=rows, lost_h=sum(lost.values()))
 
     price = {"network_cost_usd": 1e6, "cluster_cost_usd": 2e6}
-    offers = [
-        SimpleNamespace(network=name, over=1.0, over_failing=1.1, usd=(2.0, 3.0), usd_failing=(2.2, 3.1), rows=[price])
-        for name in "ab"
-    ]
+    over, usd = {"over": 1.0, "over_failing": 1.1}, {"usd": (2.0, 3.0), "usd_failing": (2.2, 3.1)}
+    offers = [SimpleNamespace(network=name, rows=[price], **over, **usd) for name in "ab"]
     months = {"a": [month(gpu=3.0, switch=4.0), month(gpu=3.0, switch=0.0)], "b": [month(gpu=0.0)] * 2}
     of_a, of_b = together(offers, ["short", "long"], months)
     mean = "lost h/month, mean of jobs"
@@ -71,7 +69,8 @@ def test_lost_hours_are_a_mean_over_jobs_and_name_the_worst_failure():
     assert "worst failure" not in of_b
     assert mean not in together(offers, ["short", "long"], {})[0]
     for offer in offers:
-        offer.usd = (2.0,)
+        offer.usd, offer.usd_failing = (2.0,), None
+    assert (of_a["$/Mtok, short"], of_a["short with failures"]) == (2.0, 2.2)
     assert together(offers, ["short"], {"a": months["a"][:1]})[0]["lost h/month"] == pytest.approx(7.0)
 
 
