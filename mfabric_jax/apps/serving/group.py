@@ -126,7 +126,7 @@ LEAST_TIERS = 2  # of trees that a group's bytes cross, as where kernels were me
 def check_network(case: Case) -> None:
     """Raise `InputError` or `Misfit` for network settings that the fabric refuses or that serving does not read."""
     limits.check_modelled("serving", case)
-    limits.check_network(case, fabric.get(case.network.fabric), 0)  # room for a group is checked with its size
+    limits.check_network(case, fabric.get(case.network.fabric))
 
 
 def check_links(group: ServingGroup) -> None:
