@@ -82,6 +82,7 @@ def run(cases: Cases, options: Options) -> None:
         print(unbroken)
     shared.print_lines(sentences.locality_sentences(rows, cases))
     shared.print_lines([*sentences.row_sentences(rows, every), *sentences.context_sentences(cases)])
+    shared.print_lines(sentences.host_sentences(cases))
     shared.print_lines([*sentences.network_sentences(every), *sentences.domain_sentences(cases)])
     shared.print_lines([*sentences.price_sentences(rows, cases), *shared.alike_notes(cases)])
     if options.figures is not None:
@@ -124,7 +125,7 @@ def _serve_clients(cases: Cases, options: Options) -> None:
     shared.print_conclusions(sentences.client_conclusions(rows))
     print(sentences.common_of_replicas(rows[0], apart))
     print(report.plain([_client_line(row) for row in rows], [*named, *shown]))
-    shared.print_lines([*sentences.OF_REPLICAS, *unknown_prices(cases)])
+    shared.print_lines([*sentences.OF_REPLICAS, *sentences.host_sentences(cases), *unknown_prices(cases)])
 
 
 def _client_line(row: dict[str, Any]) -> dict[str, Any]:

@@ -490,6 +490,17 @@ def context_sentences(cases: Cases) -> Iterator[str]:
             )
 
 
+def host_sentences(cases: Cases) -> Iterator[str]:
+    """Yield that the slow end, the default rule, counts a fitted `serving.host_s` twice."""
+    from mfabric_jax.apps.serving.deployment import limit_basis
+
+    if any(case.serving.host_s and case.serving.by is None and limit_basis(case) == "high" for case in cases):
+        yield (
+            "The slow end of the band already contains host time: if you fitted serving.host_s to a measurement, it "
+            "counts twice; add --by predicted."
+        )
+
+
 def network_sentences(rows: list[Row]) -> Iterator[str]:
     """Yield for how many GPUs the network of each best row is priced, and with how many tiers."""
     for best in best_rows(rows):

@@ -145,6 +145,17 @@ def test_the_most_clients_in_time(tmp_path, capsys):
     assert cli.main([*words[:-2], "--by", "predicted"]) == 2
 
 
+def test_a_fitted_time_of_hosts_is_judged_as_predicted(capsys):
+    fitted = "serve", "--gpu", "H200-SXM", "--tp", "8", "--clients", "16", "--set", "serving.host_s=0.014"
+    warns = "already contains host time: if you fitted serving.host_s to a measurement, it counts twice"
+    for more, expected in (("--tpot-ms", "90"), True), (("--tpot-ms", "90", "--by", "predicted"), False), ((), False):
+        assert cli.main([*fitted, *more]) == 0
+        assert (warns in " ".join(capsys.readouterr().out.split())) is expected
+    pools = *fitted[:3], "--fabric", "fat-tree", "--ep", "16", "--tpot-ms", "200", *fitted[-2:]
+    assert cli.main(list(pools)) == 0
+    assert warns in " ".join(capsys.readouterr().out.split())
+
+
 def test_the_command_prints_and_writes(tmp_path, capsys):
     out = tmp_path / "rows.csv"
     words = ["--model", "deepseek-v3", "--gpu", "H200-SXM", "--tp", "8", "--clients", "4,16", "--out", str(out)]
