@@ -26,6 +26,7 @@ BY_REPLICAS = (
 )
 UNREAD_BY_REPLICAS = {
     "gpu.nvswitches": "",
+    "serving.load.ttft_ms": "; --clients gives the first pass of a lone prompt, without the queue before it",
     "serving.ep": "; the GPUs by which a replica's experts are split are serving.replica.ep",
 }
 FABRICS = ["fat-tree", "torus", "full-mesh", "mfabric", "nvl72"]

@@ -27,7 +27,11 @@ _LIMITS = {  # settings by column, the first stated one, and what turns their va
     "in_slo_limit": (("serving.load.keep",), float),
 }
 _TIME_LIMITS = {LIMIT: "a token", FIRST_LIMIT: "to the first token"}  # in words
-_TOLD = {"serving.by", *POOL_COLUMNS, *(path for name in _TIME_LIMITS for path in _LIMITS[name][0])}  # settings that have a column
+_TOLD = {
+    "serving.by",
+    *POOL_COLUMNS,
+    *(path for name in _TIME_LIMITS for path in _LIMITS[name][0]),
+}  # settings that have a column
 HEADROOM = "headroom"  # sentences in the configuration beside rows
 _GROUPS = "_groups"  # numbers of groups are a choice, not a load
 _CHOICES = (

@@ -169,6 +169,9 @@ def test_the_command_prints_and_writes(tmp_path, capsys):
     tpot_ms, low, high = re.search(r"^ *4 .* ([\d.]+) +([\d.]+) to ([\d.]+)", said, re.MULTILINE).groups()
     assert float(low) == pytest.approx(0.86 * float(tpot_ms), rel=0.01)
     assert float(high) == pytest.approx(1.24 * float(tpot_ms), rel=0.01)
+    assert (
+        "tokens/s/GPU: clients / tpot; a measured rate is lower, since it contains the wait for first tokens." in said
+    )
     assert "band: of tpot; it holds 8 of 10 measured rows." in said
     rows = list(csv.DictReader(out.open()))
     assert [row["serving.replica.clients"] for row in rows] == ["4", "16"]
@@ -186,6 +189,10 @@ def test_the_command_prints_and_writes(tmp_path, capsys):
     assert "first token [ms]" not in text
     for more, words in (
         (("--clients", "4", "--ep", "8"), "serving.ep is not read by serve --clients; the GPUs by which a replica's"),
+        (
+            ("--clients", "4", "--ttft-ms", "2000"),
+            "ttft_ms is not read by serve --clients; --clients gives the first pass",
+        ),
         (("--clients", "4", "--fabric", "torus"), "network.fabric is not read by serve --clients"),
         (("--clients", "4", "--figures", "a"), "figures do not show serve --clients"),
         (
