@@ -62,6 +62,23 @@ def test_a_command_at_work_names_the_unit_and_the_time_left(clock, capsys):
     ]
 
 
+@pytest.mark.parametrize("kinds", [None, ["tree"] * 6])
+def test_a_unit_that_takes_far_longer_has_no_time_left(clock, capsys, kinds):
+    """One size of a search under a load stayed at "7 min left" for ten minutes."""
+    alive = progress.Alive("serve")
+    with progress.bar("serve", "row", 6, kinds=kinds) as lines:
+        for clock[0] in (10.0, 20.0, 30.0):
+            lines.update(1)
+        lines.set_postfix_str("ep 8, 32 GPUs, simulation 1")
+        capsys.readouterr()
+        for clock[0] in (45.0, 65.0):
+            alive.look()
+    assert capsys.readouterr().err.splitlines() == [
+        "serve: at work for 45 s; row 4 of 6: ep 8, 32 GPUs, simulation 1, 30 s left",
+        "serve: at work for 65 s; row 4 of 6: ep 8, 32 GPUs, simulation 1",
+    ]
+
+
 def test_a_pace_is_never_nothing():
     assert progress.pace(165, 960.0, "case") == "5.82 s a case"
     assert progress.pace(165, 11.0, "case") == "15 cases a second"

@@ -26,6 +26,7 @@ BY_REPLICAS = (
 )
 UNREAD_BY_REPLICAS = {
     "gpu.nvswitches": "",
+    "serving.load.ttft_ms": "; --clients gives the first pass of a lone prompt, without the queue before it",
     "serving.ep": "; the GPUs by which a replica's experts are split are serving.replica.ep",
 }
 FABRICS = ["fat-tree", "torus", "full-mesh", "mfabric", "nvl72"]
@@ -82,6 +83,7 @@ def run(cases: Cases, options: Options) -> None:
         print(unbroken)
     shared.print_lines(sentences.locality_sentences(rows, cases))
     shared.print_lines([*sentences.row_sentences(rows, every), *sentences.context_sentences(cases)])
+    shared.print_lines(sentences.host_sentences(cases))
     shared.print_lines([*sentences.network_sentences(every), *sentences.domain_sentences(cases)])
     shared.print_lines([*sentences.price_sentences(rows, cases), *shared.alike_notes(cases)])
     if options.figures is not None:
@@ -124,7 +126,7 @@ def _serve_clients(cases: Cases, options: Options) -> None:
     shared.print_conclusions(sentences.client_conclusions(rows))
     print(sentences.common_of_replicas(rows[0], apart))
     print(report.plain([_client_line(row) for row in rows], [*named, *shown]))
-    shared.print_lines([*sentences.OF_REPLICAS, *unknown_prices(cases)])
+    shared.print_lines([*sentences.OF_REPLICAS, *sentences.host_sentences(cases), *unknown_prices(cases)])
 
 
 def _client_line(row: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Sentences of `mfabric serve` on its rows: the best, late or too large ones, missing prices, unsteady loads."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ CLIENTS = "serving.replica.clients"
 OF_REPLICAS = (
     f"band: of tpot; it holds 8 of 10 measured rows. {PAGE} has the errors.",
     "first pass: of a lone prompt; a first token also waits in a queue, which is left out.",
+    "tokens/s/GPU: clients / tpot; a measured rate is lower, since it contains the wait for first tokens.",
     "$/M: GPUs, their servers and energy, without a network, which one replica does not use.",
 )
 Row = dict[str, Any]
@@ -317,12 +319,11 @@ def _late(row: Row, named: str) -> Iterator[str]:
 
 
 def _unsteady(row: Row, named: str, cases: Cases) -> Iterator[str]:
-    from mfabric_jax.apps.serving.steady import falls_behind, is_too_short, overloaded_pools
+    from mfabric_jax.apps.serving.steady import falls_behind, is_too_short, overloaded_pools, times_too_short
 
     arrive, done, life, window = (
         row[name] for name in ("load_requests_per_s", "requests_per_s", "load_e2e_p50_s", "load_window_s")
     )
-    longer = f"; {_longer(row, cases)}"
     if full := overloaded_pools(row):
         groups = " and ".join(f"serving.load.{pool}_groups" for pool in full)
         rates = f"{number(arrive)} requests per second arrive and {number(done)} finish"
@@ -331,19 +332,26 @@ def _unsteady(row: Row, named: str, cases: Cases) -> Iterator[str]:
         yield (
             f"{named}: the load is too short: {number(window)} s are counted after the warm-up, "
             f"{number(window / life, 2)} times a median request ({number(life)} s), "
-            f"so pools are still filling up and look better than in steady state{longer}."
+            f"so pools are still filling up and look better than in steady state; {_longer(row, cases, times_too_short(row))}."
         )
     elif falls_behind(row):
         rates = f"{number(arrive)} requests per second arrive, {number(done)} finish"
-        yield f"{named}: {rates}: the pools do not keep up{longer}."
+        yield f"{named}: {rates}: the pools do not keep up; {_longer(row, cases)}."
 
 
-def _longer(row: Row, cases: Cases) -> str:
-    """Return how to lengthen a load; a log may have no more requests."""
+def _longer(row: Row, cases: Cases, times: float | None = None) -> str:
+    """Return how to lengthen a load, by `times` if known; a log may have no more requests."""
     load = next(iter(cases)).serving.load
     read = row["load_requests"] + row["refused"] + (row["left_out"] or 0)
     exhausted = load.arrivals is not None and read < load.requests * load.repeat
-    return f"raise serving.load.{'repeat, because the log has no more requests' if exhausted else 'requests'}"
+    to = "" if times is None else f" to {_round_up(times * (load.repeat if exhausted else read / load.repeat)):,}"
+    return f"raise serving.load.{f'repeat{to}, because the log has no more requests' if exhausted else f'requests{to}'}"
+
+
+def _round_up(value: float) -> int:
+    """The next whole number of two digits and zeros."""
+    step = 10 ** max(0, len(str(int(value))) - 2)
+    return step * math.ceil(value / step)
 
 
 def best_rows(every: list[Row]) -> list[Row]:
@@ -488,6 +496,17 @@ def context_sentences(cases: Cases) -> Iterator[str]:
                 f"Steps are timed at {context:,.6g} tokens of context; prompts of {prompt:,.6g} and answers of "
                 f"{answer:,.6g} tokens have {prompt + answer / 2:,.6g} on average (--context)."
             )
+
+
+def host_sentences(cases: Cases) -> Iterator[str]:
+    """Yield that the slow end, the default rule, counts a fitted `serving.host_s` twice."""
+    from mfabric_jax.apps.serving.deployment import limit_basis
+
+    if any(case.serving.host_s and case.serving.by is None and limit_basis(case) == "high" for case in cases):
+        yield (
+            "The slow end of the band already contains host time: if you fitted serving.host_s to a measurement, it "
+            "counts twice; add --by predicted."
+        )
 
 
 def network_sentences(rows: list[Row]) -> Iterator[str]:

@@ -18,6 +18,7 @@ _COLUMNS: dict[str, str] = {  # of rows, by setting; other settings in which row
     **{"serving.formats.dispatch": "precision", "serving.replica.ep": "ep"},
     **{"serving.prefill.gpu": "prefill_gpu", "serving.prefill.nic_gbps": "prefill_nic_gbps"},
 }
+_DEFAULTS_OF_SERVE = "model.name", "network.fabric"  # which other commands do not share
 _OF_SEARCH = "serving.tpot_ms", "serving.by", "serving.load.keep"  # what only a search reads
 
 
@@ -30,7 +31,7 @@ def repeat_command(row: Mapping[str, Any], effective: Mapping[str, Any]) -> str 
     files = [name for name in dict.fromkeys(sources.values()) if name not in ("flag", _COMMAND)]
     if not is_served(row) or "stated" not in effective or row.get("attention_gpus") or (files and RUNS in effective):
         return None
-    pools = _pools(row) if "prefill_ep" in row else {}
+    pools = {} if is_replica(row) else _pools(row)
     if pools is None:
         return None
     own = {**dict(_settings_of(row, effective)), **pools}
@@ -38,8 +39,16 @@ def repeat_command(row: Mapping[str, Any], effective: Mapping[str, Any]) -> str 
         return None
     kept = {path: value for path, value in own.items() if path in pools or sources.get(path) not in files}
     kept |= {path: own[path] for path in effective.get("varied", ()) if path in own}
+    if not files:
+        kept = {path: value for path, value in kept.items() if path in pools or not _is_default(path, value)}
     words = (word for path, value in kept.items() for word in _words(path, value))
     return shlex.join(["mfabric", _COMMAND, *files, *words])
+
+
+def _is_default(path: str, value: Any) -> bool:
+    """Whether a setting has a value that `mfabric serve` takes where nothing is stated."""
+    setting = settings().get(path)
+    return setting is not None and path not in _DEFAULTS_OF_SERVE and value == setting.default
 
 
 def _pools(row: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -59,7 +68,8 @@ def _settings_of(row: Mapping[str, Any], effective: Mapping[str, Any]) -> Iterat
     sources, varied = effective.get("sources", {}), effective.get("varied", ())
     known = {path: value for path, value in row.items() if path in settings()}
     for path, value in {**effective["stated"], **known}.items():
-        if (path in _OF_SEARCH and not is_replica(row)) or path in POOL_COLUMNS:
+        unread = path.startswith("network.") if is_replica(row) else path in _OF_SEARCH
+        if unread or path in POOL_COLUMNS:
             continue
         stored: Any = row.get(path if path in row else str(_COLUMNS.get(path)))
         if stored is None and sources.get(path) == _COMMAND:  # a default that these rows do not read

@@ -1,6 +1,7 @@
 """Rows of serving as candidates of a ranking: those in time, each with its job and its price.
 
-Under a load, dollars are those at the load; else those of full pools. Rows of different loads are different jobs.
+Under a load, dollars are those at the load; else those of full pools. Rows of different loads or time limits are
+different jobs.
 """
 
 import math
@@ -8,26 +9,34 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mfabric_jax import units
+from mfabric_jax.case.pools_of_row import POOL_COLUMNS, settings_of_pools
 from mfabric_jax.report.grid import GPU, TOKEN_USD, Rows, group_rows, setting_name
 from mfabric_jax.report.numerals import join_names, number, percent, usable
 from mfabric_jax.support.measured_errors import MEASURED
 from mfabric_jax.workload.gpus import GPUS
 
 PER_USER, PER_GPU = "tokens_per_s_per_user", "tokens_per_s_per_gpu"
-LIMIT, IN_TIME, LOAD_USD = "tpot_limit_s", "in_time", "load_usd_per_million_tokens"
+LIMIT, FIRST_LIMIT = "tpot_limit_s", "ttft_limit_s"
+IN_TIME, LOAD_USD = "in_time", "load_usd_per_million_tokens"
 POOLS = DECODE_GPUS, PREFILL_GPUS = "load_decode_gpus", "load_prefill_gpus"
 RATE, ARRIVING = "serving.load.rate", "load_requests_per_s"
 _OF_LOAD = "serving.load.", "serving.prompt", "serving.answer"
 _LIMITS = {  # settings by column, the first stated one, and what turns their values into those of rows
     LIMIT: (("serving.load.tpot_ms", "serving.tpot_ms"), units.ms),
-    "ttft_limit_s": (("serving.load.ttft_ms",), units.ms),
+    FIRST_LIMIT: (("serving.load.ttft_ms",), units.ms),
     "in_slo_limit": (("serving.load.keep",), float),
 }
+_TIME_LIMITS = {LIMIT: "a token", FIRST_LIMIT: "to the first token"}  # in words
+_TOLD = {
+    "serving.by",
+    *POOL_COLUMNS,
+    *(path for name in _TIME_LIMITS for path in _LIMITS[name][0]),
+}  # settings that have a column
 HEADROOM = "headroom"  # sentences in the configuration beside rows
 _GROUPS = "_groups"  # numbers of groups are a choice, not a load
 _CHOICES = (
     *("kernels", "precision", "ep", "tp", "batch", "context", "overlap", "expert_load", "prefill_ep"),
-    *("attention_gpus", "expert_gpus", "micro_batches", LIMIT),
+    *("attention_gpus", "expert_gpus", "micro_batches", "by"),
 )
 NIC = "nic_gbps"
 NAMED = GPU, "ep"  # choices that names of all designs have if rows differ in them
@@ -52,15 +61,16 @@ def with_limits(rows: Rows, resolved: Mapping[str, Any]) -> Rows:
     """Return rows of serving with their limits: those of their columns, else of the settings of all rows."""
     if not is_served(rows[0]):
         return rows
-    open_limits = {name: limit for name, limit in _LIMITS.items() if all(row.get(name) is None for row in rows)}
-    return [{**row, **_limits(row, resolved, open_limits)} for row in rows]
+    return [{**row, **_limits(row, resolved)} for row in rows]
 
 
-def _limits(row: Mapping[str, Any], resolved: Mapping[str, Any], limits: Mapping[str, Any]) -> dict[str, Any]:
-    """The limits of a row that are known, from the columns of settings in which runs differ, or the settings of all."""
+def _limits(row: Mapping[str, Any], resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """The limits that no column of a row has, from the settings in which runs differ, or those of all rows."""
     known = {}
-    for name, (paths, of) in limits.items():
-        values = [row.get(path, resolved[path]) for path in paths if path in resolved]
+    for name, (paths, of) in _LIMITS.items():
+        if row.get(name) is not None:
+            continue
+        values = [(row if path in row else resolved)[path] for path in paths if path in row or path in resolved]
         value = next((value for value in values if value is not None), None)
         if values and not isinstance(value, list):
             known[name] = None if value is None else of(value)
@@ -89,6 +99,8 @@ def candidates(rows: Rows) -> Rows:
 
 def _candidate(row: Mapping[str, Any]) -> dict[str, Any]:
     own = {GPU if name == "gpu" else name: value for name, value in row.items()}
+    if all(name in row for name in POOL_COLUMNS.values()):  # groups that one file states, another one finds
+        own |= {path: value for path, value in settings_of_pools(row).items() if path in own}
     return own | ({TOKEN_USD: None} if has_load(row) else {LOAD_USD: None})
 
 
@@ -105,17 +117,33 @@ def first_token_s(row: Mapping[str, Any]) -> float:
 
 def choices(rows: Rows) -> list[str]:
     """Return the columns that make a design: choices of serving, and settings that do not change the load."""
-    names = [name for name in rows[0] if "." in name and name != GPU]
+    names = [name for name in settings_apart(rows[0]) if name != GPU]
     others = [name for name in names if not name.startswith(_OF_LOAD) or name.endswith(_GROUPS)]
     return [GPU, *(name for name in _CHOICES if name in rows[0]), *others]
 
 
+def settings_apart(row: Mapping[str, Any]) -> list[str]:
+    """Return the columns of settings in which rows differ, without those that another column tells."""
+    return [name for name in row if "." in name and name not in _TOLD]
+
+
 def _jobs(rows: Rows) -> list[str]:
-    """The model of each row, with what differs between loads."""
-    names = [name for name in rows[0] if name.startswith(_OF_LOAD) and not name.endswith(_GROUPS)]
+    """The model of each row, with what differs between loads, and the time limits if these differ."""
+    names = [name for name in settings_apart(rows[0]) if name.startswith(_OF_LOAD) and not name.endswith(_GROUPS)]
     names = [name for name in names if len({_comparable(row.get(name)) for row in rows if has_load(row)}) > 1]
     several = len({(has_load(row), row.get(ARRIVING)) for row in rows}) > 1
-    return [", ".join([str(row.get("model") or ""), *_load_words(row, names, several)]) for row in rows]
+    limits = [name for name in _TIME_LIMITS if len({usable(row.get(name)) for row in rows}) > 1]
+    return [
+        ", ".join([str(row.get("model") or ""), *_load_words(row, names, several), *_limit_words(row, limits)])
+        for row in rows
+    ]
+
+
+def _limit_words(row: Mapping[str, Any], names: Sequence[str]) -> Iterator[str]:
+    """The limits of a row, such as "40 ms a token"."""
+    for name in names:
+        limit_s = usable(row.get(name))
+        yield f"{'no limit' if limit_s is None else f'{number(units.to_ms(limit_s))} ms'} {_TIME_LIMITS[name]}"
 
 
 def _load_words(row: Mapping[str, Any], names: Sequence[str], several: bool) -> list[str]:

@@ -11,7 +11,7 @@ from mfabric_jax.report import style
 from mfabric_jax.report.charts import Chart, Curve, Panel
 from mfabric_jax.report.grid import TOKEN_USD, Rows, front, group_rows, values_of, with_named_graphs
 from mfabric_jax.report.numerals import number, percent, usable
-from mfabric_jax.report.served import IN_TIME, LIMIT, LOAD_USD, PER_GPU, PER_USER
+from mfabric_jax.report.served import IN_TIME, LIMIT, LOAD_USD, PER_GPU, PER_USER, is_replica, settings_apart
 
 EP = "ep"
 PERCENT = 100
@@ -47,7 +47,7 @@ def serving_charts(rows: Rows) -> list[Chart]:
 
 
 def _chart(title: str, rows: Rows, name: str) -> Chart:
-    fits = [row for row in with_named_graphs(rows) if row["fits"]]
+    fits = [row for row in with_named_graphs(rows) if row["fits"] and not is_replica(row)]
     if not fits:
         raise InputError("the figure of serving needs a row that fits its memory, got none.")
     limits = values_of(fits, LIMIT)
@@ -56,7 +56,7 @@ def _chart(title: str, rows: Rows, name: str) -> Chart:
     shown, x = in_time or fits, EP if by_size else PER_USER
     looks = {name: style.fabric(name) for name in values_of(shown, "fabric")}
     panels = []
-    apart = [name for name in shown[0] if "." in name]  # settings that differ between rows
+    apart = settings_apart(shown[0])
     sizes = sorted({row[EP] for row in shown}) if by_size else []
     sizes = sizes if len(sizes) <= _MOST_SIZES else []  # more names would overlap
     every_x, every_y = ([row[column] for row in shown] for column in (x, name))
@@ -72,7 +72,8 @@ def _chart(title: str, rows: Rows, name: str) -> Chart:
             ]
             points = [(sizes.index(size), value) for size, value in points] if sizes else points
             curves.append(Curve(looks[fabric], points, tips=tips))
-        where = ", ".join([f"{model} on {gpu}", *map("{} {}".format, apart, others)])
+        stated = (f"{path} {value}" for path, value in zip(apart, others, strict=True) if value is not None)
+        where = ", ".join([f"{model} on {gpu}", *stated])
         shared = {"columns": [*map(str, sizes)], "reach": every_y, "reach_x": [] if sizes else every_x}
         panels.append(Panel(where, TITLES[x], TITLES[name], curves=curves, **shared))
     by = (

@@ -456,6 +456,10 @@ def served_errors(rows: Rows, errors: Rows) -> str:
 
 _FEWEST_FOR_A_BAND = 10  # measured rows from which bands are made anew
 _MOST_UNEXPLAINED = 3  # rows in sentences
+_FITTED_HOSTS = (
+    "With such a serving.host_s the prediction is your measurement (--by predicted), for --clients with that engine; "
+    "the bands of pools already contain host time, so add none there without --by predicted."
+)
 
 
 def _band_words(line: Mapping[str, Any]) -> str:
@@ -481,10 +485,12 @@ def _unexplained_sentences(rows: Rows) -> list[str]:
         sentences.append(
             f"{named}: {number(measured_ms)} ms is {number(1 / (1 + row['error']))} times the prediction; "
             f"{number(units.to_ms(host_s))} ms a step are unexplained: hosts, schedulers and waits for memory are left "
-            f"out. To plan with it: mfabric serve --clients {row['batch_size']} --set serving.host_s={host_s:.3g}."
+            f"out. To plan with it: mfabric serve --clients {row['batch_size']} --set serving.host_s={host_s:.3g} "
+            "--tpot-ms LIMIT --by predicted."
         )
     more = len(slow) - len(sentences)
-    return sentences + ([f"{more} more rows took longer than their bands (unexplained_s)."] if more > 0 else [])
+    sentences += [f"{more} more rows took longer than their bands (unexplained_s)."] if more > 0 else []
+    return [*sentences, _FITTED_HOSTS] if slow else []
 
 
 def _run(row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 FIRST_S = 3.0  # seconds until the first line
 EVERY_S = 10.0  # least seconds between later lines
 NO_TIME_LEFT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"  # of a bar of tqdm
+OVERDUE = 3  # times the usual length, after which the end of the unit at work cannot be known
 PART = 0.05  # least pause between lines, as a fraction of the run so far
 
 
@@ -156,23 +157,32 @@ class ProgressLines(contextlib.AbstractContextManager):
         return f"{done}{each if self._kinds is None else ''}{left}" + (f"; now {self._words}" if self._words else "")
 
     def _left_s(self) -> float | None:
-        """Seconds left; None if nothing is left, or if no unit like those that are left was timed.
+        """Seconds left; None if nothing is left, or if they cannot be known: no unit like those that are left was
+        timed, or the unit at work takes far longer than such units did."""
+        if not self.total or self.n >= self.total or (expected := self._expected_s()) is None:
+            return None
+        unit_s, left_s = expected
+        spent_s = time.monotonic() - self._last_unit_s
+        return left_s if spent_s <= OVERDUE * unit_s else None
+
+    def _expected_s(self) -> tuple[float, float] | None:
+        """Seconds of the unit at work and of all that are left, from the units that were timed.
 
         Without kinds the later half of the units counts: the first ones may compile.
         """
-        if not self.total or self.n >= self.total:
-            return None
         if self._kinds is None:
             half = self.before + (self.n - self.before + 1) // 2
             earlier = [(units, moment) for units, moment in self._moments if units <= half]
             if not earlier or earlier[-1][0] == self.n:
                 return None
             units, moment = earlier[-1]
-            return (self._last_unit_s - moment) / (self.n - units) * (self.total - self.n)
+            unit_s = (self._last_unit_s - moment) / (self.n - units)
+            return unit_s, unit_s * ((self.total or 0) - self.n)
         left = Counter(self._kinds[self.n :])
         if any(not self._timed[kind] for kind in left):
             return None
-        return sum(count * self._timed_s[kind] / self._timed[kind] for kind, count in left.items())
+        each_s = {kind: self._timed_s[kind] / self._timed[kind] for kind in left}
+        return each_s[self._kinds[self.n]], sum(count * each_s[kind] for kind, count in left.items())
 
     def set_postfix_str(self, words: str, refresh: bool = True) -> None:
         """Name what is at work now; the next line shows it. `refresh`: write that line if it is time for one."""

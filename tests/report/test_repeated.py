@@ -1,8 +1,10 @@
 """The command that repeats a row of serving, and the pages of several files of serving."""
 
+import re
 import shlex
 
 from mfabric_jax.report.html.page import html_report
+from mfabric_jax.report.ranking import designs
 from mfabric_jax.report.repeated import repeat_command
 from mfabric_jax.report.served import candidates, with_limits
 
@@ -34,12 +36,48 @@ def test_a_command_names_the_case_file_and_none_is_made_up():
     assert repeat_command({"iteration_s": 1.0}, CONFIG) is None
 
 
+def test_a_command_states_no_default_and_nothing_that_other_rows_read():
+    """A page of pools and replicas: each has the settings of the other, open or at their defaults."""
+    stated = STATED | {"serving.replica.engine": ["vllm"], "serving.host_s": [0.0, 0.014], "serving.tp": 1}
+    config = CONFIG | {"stated": stated, "sources": dict.fromkeys(stated, "flag"), "varied": ["network.fabric"]}
+    open_settings = {"serving.replica.clients": None, "serving.replica.engine": None, "serving.host_s": 0.0}
+    command = repeat_command(ROW | open_settings, config)
+    assert not re.search("auto|clients|engine|host_s|--tp ", command)
+    assert "--fabric torus" in command
+    replica = {"model": "deepseek-v3", "gpu": "H200-SXM", "fabric": None, "ep": 1, "tpot_limit_s": 0.05}
+    replica |= {"tokens_per_s_per_user": 20.0, "tokens_per_s_per_gpu": 1000.0, "serving.replica.clients": 16}
+    replica |= {"serving.replica.engine": "vllm", "serving.host_s": 0.014, "serving.load.arrivals": None}
+    replica |= {"prefill_ep": None, "prefill_overlap": None}
+    words = "--tpot-ms 50 --engine vllm --set serving.host_s=0.014 --clients 16"
+    assert repeat_command(replica, config) == f"mfabric serve {words}"
+
+
 def test_a_rate_is_one_job_however_it_is_written():
     rows = [ROW | {"serving.load.rate": rate, "load_requests_per_s": 15.0} for rate in ("150", 150.0, "150.0", 300)]
     assert {row["model"] for row in candidates(rows)} == {
         "deepseek-v3, rate 150",
         "deepseek-v3, rate 300",
     }
+
+
+def test_rows_with_other_limits_are_other_jobs():
+    """One file has its limit from `serving.tpot_ms` and finds its groups, another states both otherwise."""
+    settings = {"serving.tpot_ms": None, "serving.load.tpot_ms": None, "serving.load.ttft_ms": 2000.0}
+    settings |= {"serving.ep": 32, "serving.load.decode_groups": None, "serving.by": None}
+    searched = ROW | settings | {"tpot_limit_s": None}
+    stated = searched | {"fabric": "mfabric", "serving.load.tpot_ms": 40.0, "serving.load.decode_groups": 2}
+    stated |= {"serving.ep": 64, "serving.by": "high"}
+    rows = [searched | {"serving.tpot_ms": 40.0}, searched | {"serving.tpot_ms": 30.0}, stated]
+    jobs = [row["model"] for row in candidates(with_limits(rows, {}))]
+    assert jobs == ["deepseek-v3, 40 ms a token", "deepseek-v3, 30 ms a token", "deepseek-v3, 40 ms a token"]
+    (_, same), (_, other) = designs(with_limits(rows, {}), {}).values()
+    assert [list(design.settings) for design in same] == [["fabric", "nic_gbps"]] * 2
+    assert len(other) == 1
+    late = [row | {"serving.load.ttft_ms": limit} for row, limit in zip(rows[::2], (2000.0, None), strict=True)]
+    assert [row["model"] for row in candidates(with_limits(late, {}))] == [
+        "deepseek-v3, 2000 ms to the first token",
+        "deepseek-v3, no limit to the first token",
+    ]
 
 
 def test_limits_of_a_page_are_those_of_each_file(tmp_path):

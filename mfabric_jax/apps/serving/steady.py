@@ -5,6 +5,7 @@ from typing import Any
 
 FINISHED = 0.9  # least ratio of finished to arriving requests of pools that keep up
 LIVES = 5  # least length of a load, in times of a median request
+SPARE = 1.25  # of a longer load, whose requests take longer once pools are full
 
 
 def overloaded_pools(row: Mapping[str, Any]) -> list[str]:
@@ -15,6 +16,12 @@ def overloaded_pools(row: Mapping[str, Any]) -> list[str]:
 def is_too_short(row: Mapping[str, Any]) -> bool:
     """Whether a load ends before its pools are in a steady state."""
     return row["load_window_s"] < LIVES * row["load_e2e_p50_s"]
+
+
+def times_too_short(row: Mapping[str, Any]) -> float | None:
+    """Return how many times the requests of a load make it long enough; None if all of them arrive at once."""
+    window_s = row["load_window_s"]
+    return SPARE * LIVES * row["load_e2e_p50_s"] / window_s if window_s else None
 
 
 def falls_behind(row: Mapping[str, Any]) -> bool:

@@ -145,6 +145,17 @@ def test_the_most_clients_in_time(tmp_path, capsys):
     assert cli.main([*words[:-2], "--by", "predicted"]) == 2
 
 
+def test_a_fitted_time_of_hosts_is_judged_as_predicted(capsys):
+    fitted = "serve", "--gpu", "H200-SXM", "--tp", "8", "--clients", "16", "--set", "serving.host_s=0.014"
+    warns = "already contains host time: if you fitted serving.host_s to a measurement, it counts twice"
+    for more, expected in (("--tpot-ms", "90"), True), (("--tpot-ms", "90", "--by", "predicted"), False), ((), False):
+        assert cli.main([*fitted, *more]) == 0
+        assert (warns in " ".join(capsys.readouterr().out.split())) is expected
+    pools = *fitted[:3], "--fabric", "fat-tree", "--ep", "16", "--tpot-ms", "200", *fitted[-2:]
+    assert cli.main(list(pools)) == 0
+    assert warns in " ".join(capsys.readouterr().out.split())
+
+
 def test_the_command_prints_and_writes(tmp_path, capsys):
     out = tmp_path / "rows.csv"
     words = ["--model", "deepseek-v3", "--gpu", "H200-SXM", "--tp", "8", "--clients", "4,16", "--out", str(out)]
@@ -158,6 +169,9 @@ def test_the_command_prints_and_writes(tmp_path, capsys):
     tpot_ms, low, high = re.search(r"^ *4 .* ([\d.]+) +([\d.]+) to ([\d.]+)", said, re.MULTILINE).groups()
     assert float(low) == pytest.approx(0.86 * float(tpot_ms), rel=0.01)
     assert float(high) == pytest.approx(1.24 * float(tpot_ms), rel=0.01)
+    assert (
+        "tokens/s/GPU: clients / tpot; a measured rate is lower, since it contains the wait for first tokens." in said
+    )
     assert "band: of tpot; it holds 8 of 10 measured rows." in said
     rows = list(csv.DictReader(out.open()))
     assert [row["serving.replica.clients"] for row in rows] == ["4", "16"]
@@ -175,6 +189,10 @@ def test_the_command_prints_and_writes(tmp_path, capsys):
     assert "first token [ms]" not in text
     for more, words in (
         (("--clients", "4", "--ep", "8"), "serving.ep is not read by serve --clients; the GPUs by which a replica's"),
+        (
+            ("--clients", "4", "--ttft-ms", "2000"),
+            "ttft_ms is not read by serve --clients; --clients gives the first pass",
+        ),
         (("--clients", "4", "--fabric", "torus"), "network.fabric is not read by serve --clients"),
         (("--clients", "4", "--figures", "a"), "figures do not show serve --clients"),
         (

@@ -174,7 +174,9 @@ def test_a_slow_measurement_says_how_to_plan_with_it(tmp_path, capsys, engine):
     assert cli.main(["validate", "serving", "--rows", str(path), "--out", str(out)]) == 0
     text = capsys.readouterr().out
     (said,) = [words for words in text.splitlines() if "unexplained" in words]
-    over, host_s = re.search(r"45 ms is ([\d.]+) times the prediction.*serving\.host_s=([\d.]+)\.$", said).groups()
+    over, host_s = re.search(r"45 ms is ([\d.]+) times the prediction.*serving\.host_s=([\d.]+) ", said).groups()
+    assert said.endswith(" --tpot-ms LIMIT --by predicted.")
+    assert "for --clients with that engine; the bands of pools already contain host time" in text
     first, second = csv.DictReader(out.open())
     assert float(over) == pytest.approx(45 / float(first["predicted_tpot_ms"]), rel=0.01)
     assert float(first["unexplained_s"]) == pytest.approx(float(host_s), rel=0.01)
