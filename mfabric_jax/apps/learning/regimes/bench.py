@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from mfabric_jax import policies
 from mfabric_jax.apps.learning.regimes.cells import DELAYS_S, DRIFTING, NIC_GBPS, OF_RECORDINGS, RECORDED, Regime
 from mfabric_jax.apps.learning.regimes.chains import SEEN, Chains, check_recording, draw_chains
-from mfabric_jax.apps.learning.regimes.controls import CONTROLS, SLOW, Control, of_policy, renewal_of_policy
+from mfabric_jax.apps.learning.regimes.controls import CONTROLS, SLOW, Control, Served, of_policy, renewal_of_policy
 from mfabric_jax.apps.learning.regimes.learned import learned
 from mfabric_jax.apps.learning.regimes.lookahead import clairvoyant_s, informed_s, table_of
 from mfabric_jax.case.policies import is_file, is_function
@@ -26,6 +26,7 @@ from mfabric_jax.fabric import Region
 from mfabric_jax.routing import degree_bound
 
 CLAIRVOYANT, LEARNED, RENEWAL = "clairvoyant", "learned", "renewal of "
+PAIRED = "renewal"  # the row that all are compared with, seed by seed
 COMPARED: dict[str, Control] = CONTROLS | {LEARNED: learned}
 KNOWN = (1, 4, 12)  # next demands that are known
 INFORMED = {f"next {known} known": known for known in KNOWN}
@@ -43,8 +44,8 @@ class Regimes:
     also: tuple[str, ...] | None = None
     """Further policies, beside those that are always compared: names, files that mfabric train wrote, or
     FILE.py:FUNCTION. A policy with the setting `history` gets the last 16 demands, in bytes; with the setting `state`
-    it returns (plan, state) and gets its last state, None at first. Each has two rows: circuits changed always, and as
-    `Renewal` decides between the policy's circuits and even ones."""
+    it returns (plan, state) and gets its last state, None at first. Each has two rows: circuits changed always, and
+    "renewal of" the policy, which decides between its circuits and even ones."""
     full: bool = False
     """Draw twice as many seeds, chains and decisions."""
     servers: tuple[int, ...] = SIZES
@@ -162,16 +163,16 @@ def _rows_of(config: Regimes, regime: Regime, tell: Callable[[str], None]) -> li
     bound = np.asarray(_bounds(chains.region, chains.demand[:, SEEN:]), np.float64)
     rows = []
     for number, delay_s in enumerate(config.delays_s):
-        best = clairvoyant_s(table, delay_s)
+        best, renewed = clairvoyant_s(table, delay_s), _total_s(served[PAIRED], delays, number)
         for name in config.names(regime):
             first = _choose_chains(name, chains)
             if name in served:
-                total = np.asarray(served[name].total_s(delays)[number], np.float64)
+                total = _total_s(served[name], delays, number)
                 changes, decision_s = float(served[name].changed[number].mean()), served[name].decision_s
             else:
                 total = best if name == CLAIRVOYANT else informed_s(table, delay_s, INFORMED[name])
                 changes, decision_s = None, None
-            row = _row(regime, delay_s, name, total, best[first], bound[first], chains.seed[first])
+            row = _row(regime, delay_s, name, total, best[first], renewed[first], bound[first], chains.seed[first])
             rows.append(row | {"bound_s": bound.mean() / decisions, "changes": changes, "decision_s": decision_s})
     return rows
 
@@ -203,13 +204,29 @@ def _bounds(region: Region, demand: Float[Array, "B N S S"]) -> Float[Array, "B"
     return jax.vmap(jax.vmap(lambda matrix: degree_bound(region, matrix)))(demand).sum(1)
 
 
+def _total_s(served: Served, delays: Float[Array, "D"], number: int) -> Float[np.ndarray, "B"]:
+    return np.asarray(served.total_s(delays)[number], np.float64)
+
+
 def _row(
-    regime: Regime, delay_s: float, name: str, total: np.ndarray, best: np.ndarray, bound: np.ndarray, seed: np.ndarray
+    regime: Regime,
+    delay_s: float,
+    name: str,
+    total: np.ndarray,
+    best: np.ndarray,
+    renewed: np.ndarray,
+    bound: np.ndarray,
+    seed: np.ndarray,
 ) -> Row:
-    gaps = np.array([100 * (total[seed == own].sum() / best[seed == own].sum() - 1) for own in np.unique(seed)])
-    half = STUDENT[len(gaps)] * gaps.std(ddof=1) / math.sqrt(len(gaps))
     trained = name == LEARNED or (is_file(name) and not is_function(name))
     facts = {"policy": name, "causal": name not in INFORMED and name != CLAIRVOYANT, "learned": trained}
     facts |= {"delay_s": delay_s} | regime._asdict() | {"nic_gbps": NIC_GBPS}
-    facts |= {"gap": gaps.mean(), "gap_low": gaps.mean() - half, "gap_high": gaps.mean() + half}
+    facts |= _per_cent("gap", total, best, seed) | _per_cent("beyond_renewal", total, renewed, seed)
     return facts | {"over_bound": total.sum() / bound.sum()}
+
+
+def _per_cent(name: str, total: np.ndarray, base: np.ndarray, seed: np.ndarray) -> dict[str, float]:
+    """Return by how many per cent the total exceeds the base: the mean of the seeds, and its 95 % interval."""
+    more = np.array([100 * (total[seed == own].sum() / base[seed == own].sum() - 1) for own in np.unique(seed)])
+    mean, half = more.mean(), STUDENT[len(more)] * more.std(ddof=1) / math.sqrt(len(more))
+    return {name: mean, f"{name}_low": mean - half, f"{name}_high": mean + half}

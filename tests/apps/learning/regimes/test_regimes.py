@@ -216,6 +216,25 @@ def test_rows_have_a_gap_for_every_policy_and_delay(rows):
     assert by["renewal", 0.0]["decision_s"] > 0
 
 
+def test_rows_are_compared_with_renewal_seed_by_seed(rows):
+    by = {(row["policy"], row["delay_s"]): row for row in rows}
+    for delay in DELAYS_S:
+        ends = [by["renewal", delay][f"beyond_renewal{end}"] for end in ("", "_low", "_high")]
+        assert ends == [0, 0, 0]
+        one, other = by["uniform", delay], by["renewal", delay]
+        assert np.sign(one["beyond_renewal"]) == np.sign(one["gap"] - other["gap"])
+
+
+def test_a_paired_difference_is_surer_than_the_gaps():
+    """Seeds differ by a factor of 3, the policies by 10 to 12 % on each: +-1 times Student's 12.71 for two seeds."""
+    seed, renewed = np.array([0, 0, 1]), np.array([1.0, 1.0, 6.0])
+    total = np.array([1.0, 1.2, 6.72])
+    row = bench._row(SMALL, 0.01, "uniform", total, renewed / [1, 1, 3], renewed, renewed, seed)
+    assert row["beyond_renewal"] == pytest.approx(11)
+    assert row["beyond_renewal_high"] - row["beyond_renewal"] == pytest.approx(12.71)
+    assert row["gap_high"] - row["gap"] == pytest.approx(12.71 * (236 - 10) / 2)
+
+
 def test_an_interrupted_run_goes_on_with_the_same_rows(rows):
     config = Regimes(servers=(8,), seeds=2, chains=1, decisions=6)
     again = list(compare_regimes(config, start=len(rows) - 3))
