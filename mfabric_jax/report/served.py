@@ -95,9 +95,13 @@ def _candidate(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _joined(rows: Rows) -> Rows:
-    """The rows that may rank by dollars, with their job as `model`."""
-    named = [row | {"model": job} for row, job in zip(rows, _jobs(rows), strict=True)]
-    return [row for own in group_rows(named, "model").values() for row in keep_joined(own)]
+    """The rows that may rank by dollars and those without dollars, with their job as `model`."""
+    named = [{**row, "model": job} for row, job in zip(rows, _jobs(rows), strict=True)]
+    kept: list[Mapping[str, Any]] = []
+    for own in group_rows(named, "model").values():
+        kept += keep_joined([row for row in own if _usd(row) < math.inf])
+        kept += [row for row in own if _usd(row) == math.inf]
+    return kept
 
 
 def unjoined_words(rows: Rows) -> Iterator[str]:

@@ -110,7 +110,7 @@ def cheapest(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
     without prices. Ties within `TIE` go to the soonest first token under the load (p99), then to the shortest time from
     token to token; without a load to the most tokens per second and GPU. Rows whose dollars lack links between
     groups count only if all do."""
-    priced = [row for row in keep_joined(rows) if usd_of(row) is not None]
+    priced = keep_joined([row for row in rows if usd_of(row) is not None])
     most = (1 + TIE) * min(map(usd_of, priced), default=0.0)
     return min((row for row in priced if usd_of(row) <= most), key=_after_dollars, default=None)
 

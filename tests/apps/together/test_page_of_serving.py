@@ -154,4 +154,7 @@ def test_fabrics_whose_dollars_lack_links_between_groups_do_not_rank(loaded, pag
     assert said == f"torus: {lack}."
     assert f"torus: {lack}." in page(alone, 20.0)
     assert re.search(r"(Best|Equal) by dollars a token at this load: torus, ", page(alone, 20.0))
+    unpriced = [row | {"fabric": "nvl72", LOAD_USD: None} for row in loaded[:1]]
+    assert cheapest(rows_within_limits(alone + unpriced))["fabric"] == "torus"
+    assert f" torus: {lack}." in page(alone + unpriced, 20.0)
     assert "the dollars lack" not in page(loaded, 20.0)
