@@ -10,12 +10,11 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.report.grid import group_rows
 from mfabric_jax.report.numerals import count_phrase, number
 from mfabric_jax.report.repeated import repeat_command
-from mfabric_jax.report.served import half_load_usd, locality_words, measured_words
+from mfabric_jax.report.served import half_load_usd, locality_words, measured_words, unjoined_words
 
 KINDS = "gpu", "prefill_gpu", "nic_gbps", "prefill_nic_gbps"
 APART = "model", *KINDS, "kernels", "precision", "tp", "context"  # shown if rows differ in them
 NO_CHOICE = "serving.load.", "serving.prompt", "serving.answer"  # rows that differ in these serve another load
-DIRECT = "full-mesh", "torus", "twisted-torus"  # their links join servers of one group only
 PAGE = 'The page "Serving"'
 CLIENTS = "serving.replica.clients"
 OF_REPLICAS = (
@@ -372,7 +371,8 @@ def _loads(every: list[Row]) -> list[str]:
 
 
 def conclusions(every: list[Row]) -> Iterator[str]:
-    """Yield the cheapest row of each model and load that fits and is in time, or that no row is."""
+    """Yield the cheapest row of each model and load that fits and is in time, or that no row is, and which do not
+    rank."""
     from mfabric_jax.apps.serving.search import cheapest, rows_within_limits
 
     for own in _by_load(every):
@@ -384,6 +384,7 @@ def conclusions(every: list[Row]) -> Iterator[str]:
             named = f"{name_row(best, every)}, batch {best['batch']:g}"
             words = f"{_opening(best)}: {named}, at {_dollars(best)}, prefill included."
             yield f"{words}{_at_half_load(best)}{_equals(best, own)}"
+    yield from unjoined_words(rows_within_limits(every))
 
 
 def _at_half_load(row: Row) -> str:
@@ -475,12 +476,10 @@ def locality_sentences(rows: list[Row], cases: Cases) -> Iterator[str]:
 
 
 def row_sentences(shown: list[Row], every: list[Row]) -> Iterator[str]:
-    """Yield which `shown` rows do not fit, or are faster with one micro-batch, what the dollars lack, and the
-    meaning of the band."""
+    """Yield which `shown` rows do not fit, or are faster with one micro-batch, and the meaning of the band."""
     for row in shown:
         yield from _of_memory(row, name_row(row, shown))
     yield from _of_one_batch(shown)
-    yield from _of_direct_links(every)
     yield _of_band(every)
     yield from _of_estimates(every)
 
@@ -534,15 +533,6 @@ def domain_sentences(cases: Cases) -> Iterator[str]:
         yield (
             f"{name}: GPUs come in domains of {built}{idle}. Dollars count the share of a domain that a group takes; "
             "whole domains cost more."
-        )
-
-
-def _of_direct_links(rows: list[Row]) -> Iterator[str]:
-    direct = [name for name in dict.fromkeys(row["fabric"] for row in rows) if name in DIRECT]
-    if direct:
-        yield (
-            f"{', '.join(direct)}: links join the servers of one group; the dollars lack the links that carry caches "
-            "from groups that prefill to groups that decode."
         )
 
 

@@ -49,10 +49,12 @@ class Fabric(ABC):
     - `domain_gpus`: default GPUs of a scale-up domain, which the GPU may override; None: the fabric has servers.
     - `gpus_per_server`: default GPUs of a server or scale-up domain.
     - `unequal_nics`: the NICs of a server may differ in bandwidth (`network.rails.speeds`).
+    - `joins_groups`: switches lead from an expert-parallel group to others; fixed links join the servers of one group.
     - `leaves_spares`: settings give the size of a domain, so a job may leave some of its GPUs idle.
     """
 
     unequal_nics = False
+    joins_groups = True
 
     def __init__(self, about: About):
         self.about = about
@@ -232,6 +234,8 @@ class OnTree(Fabric):
 
 class OnMesh(Fabric):
     """Fixed links between servers, or routers behind them; the groups of a stage share these links."""
+
+    joins_groups = False
 
     @abstractmethod
     def mesh(self, site: FabricSite) -> Mesh:

@@ -118,6 +118,8 @@ def _places(shape: DragonflyShape, server: np.ndarray) -> np.ndarray:
 class DragonflyFabric(OnMesh):
     """A dragonfly. `links`: links on the longest path; `valiant`: bytes for another group go through third groups."""
 
+    joins_groups = True
+
     def __init__(self, about: About, links: int, valiant: bool):
         super().__init__(about)
         self.longest, self.valiant = links, valiant

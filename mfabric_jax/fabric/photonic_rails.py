@@ -35,6 +35,8 @@ RAIL_OCS = Attachment(ocs_ports=PORTS, links=(("link", 1),))
 
 
 class PhotonicRailsFabric(OnMesh):
+    joins_groups = True
+
     def group(self, site: FabricSite, nic_gbps: Any) -> RailRings:
         nics, switch, job = site.server_nics, site.ocs, site.job
         check_own_nics("own", nics, site.gpus_per_server)

@@ -6,8 +6,9 @@ The file of a fabric is imported when the fabric is first used.
 import dataclasses
 import functools
 import importlib
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from mfabric_jax.fabric.site import FabricSite
 SITE = {field.name for field in dataclasses.fields(FabricSite)} - {"network"}
 NETWORK = {*Network.__struct_fields__}
 RENAMED = {"at": "oversubscribed_at"}
+Row = TypeVar("Row", bound=Mapping[str, Any])
 
 
 def get(name: str) -> Fabric:
@@ -33,6 +35,17 @@ def get(name: str) -> Fabric:
         if name == GRAPH
         else _load_fabric(one_of("fabric", name, NAMES), MODULES[name])
     )
+
+
+def joins_groups(name: object) -> bool:
+    """Return whether a fabric joins expert-parallel groups; True for a name that is not known."""
+    return name not in NAMES or get(str(name)).joins_groups
+
+
+def keep_joined(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows whose dollars count links between groups: of fabrics that join groups. If there are no such
+    rows, return all."""
+    return [row for row in rows if joins_groups(row.get("fabric"))] or [*rows]
 
 
 @functools.cache

@@ -108,7 +108,8 @@ class Design(NamedTuple):
         """Return the ratio to the best in a column, with its uncertainty by source.
 
         Sources: the spread of kernels, links and traffic; the model's own error, within which 8 in 10 measured ratios
-        lie; and quoted prices, which have a range of their own. Each variant of a source applies to both designs.
+        lie; and quoted prices, which have a range of their own. Each variant of a source applies to both designs, but
+        quoted prices of different GPUs vary apart.
         """
         ratio = self.mean[column] / best.mean[column]
         times = self.mean[TIME] / best.mean[TIME] if best.mean[TIME] > 0 else math.nan
@@ -121,14 +122,27 @@ class Design(NamedTuple):
         by[MODEL] = ratio * (1 - error), ratio * (1 + error)
         quotes: list[float] = []  # the ratio at other quoted prices
         if column in (TOKEN_USD, LOAD_USD):
-            known = [(self.mean[name], best.mean[name]) for name in (LOW_PORTS, LOW_GPUS, HIGH_GPUS)]
-            quotes = [own / other for own, other in known if own > 0 and other > 0]
+            quotes = list(self._quoted_ratios(best, column))
         elif column == WORTH and times > 0:
             own, other = self.mean[LOW_PORTS_NETWORK], best.mean[LOW_PORTS_NETWORK]
             quotes = [other / own / times] if own > 0 and other > 0 else []
         if quotes:
             by[QUOTES] = min(ratio, *quotes), max(ratio, *quotes)
         return Over(ratio, by)
+
+    def _quoted_ratios(self, best: "Design", column: str) -> Iterator[float]:
+        """The ratios to the best at other quoted prices, which equal GPUs share; a design without one keeps its usual
+        price."""
+        same = self.settings.get(GPU) == best.settings.get(GPU)
+        gpus = (
+            ((LOW_GPUS, LOW_GPUS), (HIGH_GPUS, HIGH_GPUS)) if same else ((LOW_GPUS, HIGH_GPUS), (HIGH_GPUS, LOW_GPUS))
+        )
+        for each in ((LOW_PORTS, LOW_PORTS), *gpus):
+            quoted = [design.mean[name] for design, name in zip((self, best), each, strict=True)]
+            if any(usd > 0 for usd in quoted):
+                usual = (self.mean[column], best.mean[column])
+                own, other = (usd if usd > 0 else listed for usd, listed in zip(quoted, usual, strict=True))
+                yield own / other
 
     def shares_errors(self, best: "Design") -> bool:
         """Return whether both are of serving, with equal times and pools, so that they differ in prices alone."""
@@ -449,8 +463,10 @@ def not_ranked(rows: Rows) -> list[str]:
     slow = len(late) - dear
     are_late = f"Not ranked: {count_phrase(slow, 'row')} {'is' if slow == 1 else 'are'} not in time."
     are_dear = f"Not simulated, because another size provably costs less: {count_phrase(dear, 'row')}."
+    served_rows = [row for row in rows if possible(row) and served.is_served(row) and not served.is_replica(row)]
     return [
         *(f"Not ranked for {why}: {_whose(some, rows)}." for why, some in reasons.items() if some),
+        *served.unjoined_words(served_rows),
         *(sentence for sentence, count in ((are_late, slow), (are_dear, dear)) if count),
     ]
 

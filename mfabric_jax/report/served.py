@@ -10,7 +10,8 @@ from typing import Any
 
 from mfabric_jax import units
 from mfabric_jax.case.pools_of_row import POOL_COLUMNS, settings_of_pools
-from mfabric_jax.report.grid import GPU, TOKEN_USD, Rows, group_rows, setting_name
+from mfabric_jax.fabric.registry import joins_groups, keep_joined
+from mfabric_jax.report.grid import GPU, TOKEN_USD, Rows, group_rows, setting_name, values_of
 from mfabric_jax.report.numerals import join_names, number, percent, usable
 from mfabric_jax.support.measured_errors import MEASURED
 from mfabric_jax.workload.gpus import GPUS
@@ -90,9 +91,10 @@ def is_late(row: Mapping[str, Any]) -> bool:
 def candidates(rows: Rows) -> Rows:
     """Return the rows with their job as `model`, their GPU as `gpu.name`, and one kind of dollars.
 
-    Of rows with equal settings, the cheapest one stays; of equal dollars, the one with the sooner first token.
+    Of rows with equal settings, the cheapest one stays; of equal dollars, the one with the sooner first token. Rows
+    whose dollars lack links between groups stay only if all of a job do.
     """
-    every = [row | {"model": job} for row, job in zip(map(_candidate, rows), _jobs(rows), strict=True)]
+    every = list(map(_candidate, _joined(rows)))
     keys = [name for name in ("model", "fabric", NIC, *choices(every)) if name in every[0]]
     return [min(same, key=lambda row: (_usd(row), first_token_s(row))) for same in group_rows(every, *keys).values()]
 
@@ -102,6 +104,29 @@ def _candidate(row: Mapping[str, Any]) -> dict[str, Any]:
     if all(name in row for name in POOL_COLUMNS.values()):  # groups that one file states, another one finds
         own |= {path: value for path, value in settings_of_pools(row).items() if path in own}
     return own | ({TOKEN_USD: None} if has_load(row) else {LOAD_USD: None})
+
+
+def _joined(rows: Rows) -> Rows:
+    """The rows that may rank by dollars and those without dollars, with their job as `model`."""
+    named = [{**row, "model": job} for row, job in zip(rows, _jobs(rows), strict=True)]
+    kept: list[Mapping[str, Any]] = []
+    for own in group_rows(named, "model").values():
+        kept += keep_joined([row for row in own if _usd(row) < math.inf])
+        kept += [row for row in own if _usd(row) == math.inf]
+    return kept
+
+
+def unjoined_words(rows: Rows) -> Iterator[str]:
+    """Yield which fabrics lack links between groups in their dollars, so that they do not rank or only with each
+    other. `rows`: in time."""
+    if not (every := [name for name in values_of(rows, "fabric") if not joins_groups(name)]):
+        return
+    ranked = [name for name in values_of(_joined(rows), "fabric") if name in every]
+    lack = "the dollars lack the links that carry caches from prefill to decode groups"
+    if apart := [name for name in every if name not in ranked]:
+        yield f"Not ranked, because {lack}: {join_names(apart)}."
+    if ranked:
+        yield f"{join_names(ranked)}: {lack}."
 
 
 def _usd(row: Mapping[str, Any]) -> float:

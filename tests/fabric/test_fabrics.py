@@ -67,7 +67,7 @@ def test_a_fabric_says_six_things_and_the_rest_follows():
     for name in NAMES:
         above = [kind for kind in type(get(name)).__mro__ if issubclass(kind, Fabric) and kind is not Fabric]
         own = {member for kind in above for member in vars(kind) if not member.startswith("_")}
-        assert own <= SAYS | {"mesh", "unequal_nics"}, name  # `OnMesh` makes links and group of a mesh; a fact
+        assert own <= SAYS | {"mesh", "unequal_nics", "joins_groups"}, name  # `OnMesh` makes links of a mesh; facts
 
 
 def test_every_fabric_looks_like_itself():

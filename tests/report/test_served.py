@@ -76,6 +76,23 @@ def test_quotes_that_reverse_an_order_make_designs_equal():
         assert any("at other quoted prices" in remark for remark in ranking.remarks)
 
 
+def error_of_second(*rows):
+    (ranking,) = rankings([*rows], {}).values()
+    best, other = ranking.shown
+    return other.over(best, ranking.column).by["quotes"]
+
+
+def test_a_gpu_with_one_price_is_compared_with_the_range_of_the_other():
+    """The range of the one GPU was dropped if the other has none; those of different GPUs vary apart."""
+    quoted = {"low_gpus_usd": 0.2, "high_gpus_usd": 0.3}
+    best, other = served("fat-tree", 400.0, 8, 0.25, **quoted), served("fat-tree", 400.0, 8, 0.4, gpu="H200-SXM")
+    assert error_of_second(best, other) == pytest.approx((0.4 / 0.3, 0.4 / 0.2))
+    both = other | {"low_gpus_usd": 0.38, "high_gpus_usd": 0.42}
+    assert error_of_second(best, both) == pytest.approx((0.38 / 0.3, 0.42 / 0.2))
+    same = served("rail-only", 400.0, 8, 0.26, low_gpus_usd=0.21, high_gpus_usd=0.31)
+    assert error_of_second(best, same) == pytest.approx((0.31 / 0.3, 0.21 / 0.2))
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_of_equal_dollars_the_sooner_first_token_leads(order):
     late = served("fat-tree", 400.0, 8, 0.25, load_ttft_p99_s=1.992)

@@ -18,7 +18,12 @@ DEPLOYMENT = Columns(
     Column("precision", TEXT, "Format of dispatched tokens."),
     Column("ep", "GPUs", "GPUs that share the experts."),
     Column("tp", "GPUs", "Tensor-parallel degree of attention."),
-    Column("batch", "tokens", "Tokens of a GPU in one micro-batch; two run with `overlap`, else one."),
+    Column(
+        "batch",
+        "tokens",
+        "Tokens of a GPU in one micro-batch; two run with `overlap`, else one. Under a load it is a cap: a full one "
+        "may be late.",
+    ),
     Column("context", "tokens", "Mean tokens in a request's cache."),
     Column("overlap", TRUTH, "Whether decoding hides communication behind a second micro-batch."),
     ASSUMED["expert_load"],
@@ -88,7 +93,12 @@ SERVED = Columns(
     ),
     *(QUOTES[name] for name in QUOTES_OF_TOKENS),
     Column("bound_by", TEXT, "Part of a step that limits it; `memory` if the row does not fit."),
-    Column("in_time", TRUTH, "Whether the row fits the memory and meets its limits, and pools keep up with its load."),
+    Column(
+        "in_time",
+        TRUTH,
+        "Whether the row fits the memory and meets its limits; under a load, whether enough requests do (`in_slo`) and "
+        "pools keep up.",
+    ),
 )
 SPLIT = Columns(
     Column("attention_gpus", "GPUs", "Attention GPUs."),

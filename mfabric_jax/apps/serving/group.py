@@ -103,14 +103,17 @@ class ServingGroup(NamedTuple):
         return tree_nics(self.hardware, self.shape)
 
     def tiers_for(self, nics: float) -> int:
-        """Return the tiers, unless stated, of the trees of a network with this many NICs on them."""
+        """Return the tiers to pay for, unless stated, of the trees of a network with this many NICs on them."""
         if self.tiers != "fewest":
             return int(self.tiers)
-        return tree_room(self.hardware.case.network, self.on).tiers_for(round(nics, PLACES))
+        return tree_room(self.hardware.case.network, self.on).paid_tiers_for(round(nics, PLACES))
 
     def bill_on(self, tiers: int, parts: PartsTable | None = None) -> Bill:
         """Return the bill of the group as part of a network whose trees have these tiers; `parts`: other prices."""
-        return bill_of(self.hardware, self.shape, self.hardware.nic_gbps, parts, tiers=tiers)
+        network = self.hardware.case.network
+        if tiers == 1:  # no links up, so no ratio
+            network = msgspec.structs.replace(network, oversubscription=1.0)
+        return bill_of(self.hardware, self.shape, self.hardware.nic_gbps, parts, tiers=tiers, network=network)
 
     def inside_Bps(self, nic_gbps: Any) -> Any:
         """Return a GPU's bandwidth [bytes/s] inside its server or domain: the domain's, at most the GPU's own."""

@@ -17,6 +17,7 @@ from mfabric_jax.apps.serving.pools import cached_deployment, prefill_choices, s
 from mfabric_jax.apps.serving.rows import SHOWN, best_members, full_row, row_of, work_name
 from mfabric_jax.apps.serving.sizing import TIE, UNKNOWN, Best, TooDear, silent
 from mfabric_jax.case import Case, Cases
+from mfabric_jax.fabric.registry import keep_joined
 
 FIRST = 32, 16, 64, 8  # sizes whose loads are simulated first, so that dearer sizes need no simulation
 
@@ -107,8 +108,9 @@ def _of_a_gpu(row: dict[str, Any]) -> float:
 def cheapest(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the row with the fewest dollars per million answer tokens for both pools, at its load if it has one; None
     without prices. Ties within `TIE` go to the soonest first token under the load (p99), then to the shortest time from
-    token to token; without a load to the most tokens per second and GPU."""
-    priced = [row for row in rows if usd_of(row) is not None]
+    token to token; without a load to the most tokens per second and GPU. Rows whose dollars lack links between
+    groups count only if all do."""
+    priced = keep_joined([row for row in rows if usd_of(row) is not None])
     most = (1 + TIE) * min(map(usd_of, priced), default=0.0)
     return min((row for row in priced if usd_of(row) <= most), key=_after_dollars, default=None)
 

@@ -713,7 +713,7 @@ def _circuits(draft: _DraftCase, on: Fabric, usual: tuple[str, str]) -> None:
 def _tiers(draft: _DraftCase, on: Fabric, servers: int, tree_nics: int, least: int = 1) -> None:
     """Fill the tiers of switch trees, at least `least`; raise Misfit if one is stated but one switch is too small."""
     room, stated = tree_room(draft.case.network, on), draft["network.tiers"]
-    one_switch_nics, two_tier_nics, trees = room
+    one_switch_nics, two_tier_nics, trees = room.one_switch, room.two_tiers, room.trees
 
     def tiers_for(nics: int) -> int:
         return max(least, room.tiers_for(nics)) if stated == "fewest" else stated

@@ -22,7 +22,7 @@ from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.parts_list import PartsTable
 from mfabric_jax.fabric.site import ClusterShape, FabricSite
 from mfabric_jax.fabric.transport import Transport
-from mfabric_jax.fabric.tree import Tree
+from mfabric_jax.fabric.tree import DOWN, Tree
 from mfabric_jax.support.lazily import LazyModule
 from mfabric_jax.support.measured_errors import Calibration, StepBand, calibration, step_band
 from mfabric_jax.support.notebooks import html_table
@@ -406,17 +406,23 @@ LEAST_RADIX = 4  # half of its ports go up
 class TreeRoom(NamedTuple):
     """How many NICs one switch and two tiers of a fabric connect, and over how many separate trees its NICs divide.
 
-    One switch connects 0 if an oversubscribed tree needs uplinks, None without a tree.
+    - `one_switch`: 0 if an oversubscribed tree needs uplinks, None without a tree.
+    - `one_edge`: NICs below one edge switch of two tiers, which needs no uplinks if there are no others.
     """
 
     one_switch: int | None
     two_tiers: int
     trees: int
+    one_edge: int = 0
 
     def tiers_for(self, nics: float) -> int:
         """Return the fewest tiers that hold all NICs of the trees together."""
         each = -(-nics // self.trees)
         return 1 if each <= (self.one_switch or 0) else 2 if each <= self.two_tiers else 3
+
+    def paid_tiers_for(self, nics: float) -> int:
+        """Return the fewest tiers to pay for: as `tiers_for`, but 1 if one edge switch holds all NICs of a tree."""
+        return 1 if -(-nics // self.trees) <= self.one_edge else self.tiers_for(nics)
 
 
 def tree_room(network: Any, on: Fabric) -> TreeRoom:
@@ -428,4 +434,5 @@ def tree_room(network: Any, on: Fabric) -> TreeRoom:
     if tree is None:
         return TreeRoom(None, two, 1)
     full = (network.oversubscription or tree.oversubscription) == 1
-    return TreeRoom(tree.radix * (full and at_edge), two, tree.parts)
+    alone = tree.edge_ports[DOWN] * (at_edge and site.leaf_servers is None)
+    return TreeRoom(tree.radix * (full and at_edge), two, tree.parts, alone)

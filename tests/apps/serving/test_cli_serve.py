@@ -260,9 +260,14 @@ def test_every_load_has_its_cheapest_row(capsys):
             rf"Cheapest, but [a-z ]+: deepseek-v3 on [a-z- ]+, serving.load.rate {rate}, ep 16, batch 16, at ", said
         )
     assert said.count("Cheapest") == 2
-    assert "full-mesh: links join the servers of one group; the dollars lack the links that carry caches" in said
+    assert said.count("deepseek-v3 on fat-tree, serving.load.rate") >= 2
+    assert "lack the links that carry caches from prefill to decode groups: full-mesh." in said.partition(" fabric ")[0]
     assert status(*WORDS, "--fabric", "fat-tree", "--ep", "16", "--batch", "16") == 0
     assert "the dollars lack" not in capsys.readouterr().out
+    assert status(*WORDS, "--fabric", "full-mesh", "--ep", "16", "--batch", "16") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Cheapest: deepseek-v3 on full-mesh, " in said
+    assert " full-mesh: the dollars lack the links that carry caches from prefill to decode groups." in said
 
 
 def test_a_load_says_how_full_the_pools_are_and_that_a_log_is_short(tmp_path, capsys):

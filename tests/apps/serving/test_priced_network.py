@@ -64,7 +64,18 @@ def test_serving_and_training_take_the_same_tiers(fabric, most):
 
 def test_stated_tiers_are_priced_as_stated():
     assert deployed(network__tiers=2).network_of((1, 1)).tiers == 2
-    assert deployed(network__oversubscription=4.0, network__fabric="oversub-fat-tree").network_of((1, 1)).tiers == 2
+
+
+@pytest.mark.parametrize("changes", [{}, {"network__oversubscription": 4.0}])
+def test_an_oversubscribed_tree_below_one_edge_switch_costs_as_much_as_a_full_one(changes):
+    """An edge switch of 64 ports has 48 down: 40 NICs need no uplinks, 56 do."""
+    full, over = deployed(), deployed(network__fabric="oversub-fat-tree", **changes)
+    assert [over.network_of(groups).tiers for groups in ((1, 1), (1, 2), (1, 3))] == [1, 1, 2]
+    assert over.decode.per_gpu(1) == full.decode.per_gpu(1)
+    for groups in ((1, 1), (1, 2)):
+        assert over.usd_per_s(groups) == pytest.approx(full.usd_per_s(groups))
+    leaves = deployed(network__fabric="oversub-fat-tree", network__leaf_servers=1)
+    assert leaves.network_of((1, 1)).tiers == 2
 
 
 def test_groups_of_half_a_server_share_its_nics():

@@ -11,6 +11,7 @@ from mfabric_jax.case import Case, cases
 from mfabric_jax.commands.serve_sentences import conclusions, spare_sentences
 from mfabric_jax.report import html_report
 from mfabric_jax.report.numerals import number
+from mfabric_jax.report.served import LOAD_USD
 from mfabric_jax.support.columns import without_details
 
 BASE = {
@@ -44,7 +45,7 @@ def page(tmp_path):
 def check_same_answer(rows, text, at):
     """Both name the cheapest row in time, its dollars and its GPUs; the page also names designs inside the error."""
     best = cheapest(rows_within_limits(rows))
-    (said,) = conclusions(rows)
+    said = next(iter(conclusions(rows)))
     usd, gpus = number(usd_of(best)), gpus_of(best)
     assert f"on {best['fabric']}" in said
     assert f"{usd} $" in said
@@ -138,3 +139,22 @@ def test_rows_of_several_loads_are_several_jobs(loaded, page):
 
 def found_without_load(row):
     return {name for name in row if name not in ("in_slo", "in_slo_limit") and not name.startswith("load_")}
+
+
+def test_fabrics_whose_dollars_lack_links_between_groups_do_not_rank(loaded, page):
+    cheap = [row | {"fabric": name, LOAD_USD: 0.001} for name in ("torus", "full-mesh") for row in loaded[:3]]
+    best = check_same_answer(loaded + cheap, page(loaded + cheap, 20.0), "answer tokens at 20 requests/s")
+    assert best == cheapest(rows_within_limits(loaded))
+    lack = "the dollars lack the links that carry caches from prefill to decode groups"
+    assert f"Not ranked, because {lack}: torus and full-mesh." in page(loaded + cheap, 20.0)
+    *_, said = conclusions(loaded + cheap)
+    assert said == f"Not ranked, because {lack}: torus and full-mesh."
+    alone = [row | {"fabric": "torus"} for row in loaded if row["fabric"] == "mfabric"]
+    (_, said) = conclusions(alone)
+    assert said == f"torus: {lack}."
+    assert f"torus: {lack}." in page(alone, 20.0)
+    assert re.search(r"(Best|Equal) by dollars a token at this load: torus, ", page(alone, 20.0))
+    unpriced = [row | {"fabric": "nvl72", LOAD_USD: None} for row in loaded[:1]]
+    assert cheapest(rows_within_limits(alone + unpriced))["fabric"] == "torus"
+    assert f" torus: {lack}." in page(alone + unpriced, 20.0)
+    assert "the dollars lack" not in page(loaded, 20.0)
