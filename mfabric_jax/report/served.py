@@ -94,7 +94,7 @@ def candidates(rows: Rows) -> Rows:
     Of rows with equal settings, the cheapest one stays; of equal dollars, the one with the sooner first token. Rows
     whose dollars lack links between groups stay only if all of a job do.
     """
-    every = list(map(_candidate, _joined(rows)))
+    every = list(map(_candidate, _rows_to_rank(rows)))
     keys = [name for name in ("model", "fabric", NIC, *choices(every)) if name in every[0]]
     return [min(same, key=lambda row: (_usd(row), first_token_s(row))) for same in group_rows(every, *keys).values()]
 
@@ -106,7 +106,7 @@ def _candidate(row: Mapping[str, Any]) -> dict[str, Any]:
     return own | ({TOKEN_USD: None} if has_load(row) else {LOAD_USD: None})
 
 
-def _joined(rows: Rows) -> Rows:
+def _rows_to_rank(rows: Rows) -> Rows:
     """The rows that may rank by dollars and those without dollars, with their job as `model`."""
     named = [{**row, "model": job} for row, job in zip(rows, _jobs(rows), strict=True)]
     kept: list[Mapping[str, Any]] = []
@@ -121,7 +121,7 @@ def unjoined_words(rows: Rows) -> Iterator[str]:
     other. `rows`: in time."""
     if not (every := [name for name in values_of(rows, "fabric") if not joins_groups(name)]):
         return
-    ranked = [name for name in values_of(_joined(rows), "fabric") if name in every]
+    ranked = [name for name in values_of(_rows_to_rank(rows), "fabric") if name in every]
     lack = "the dollars lack the links that carry caches from prefill to decode groups"
     if apart := [name for name in every if name not in ranked]:
         yield f"Not ranked, because {lack}: {join_names(apart)}."
