@@ -130,9 +130,10 @@ def _next_outside(ranking: Ranking, own: Sequence[Contender]) -> str:
 
 
 def _with_speed(each: Contender) -> str:
-    """The name of a design with the bandwidth of its NICs, if that varies: each job may be best at another one."""
+    """The name of a design, with the bandwidth of its NICs unless rows state names: jobs may be best at others."""
     gbps = each.design.settings.get("nic_gbps")
-    return each.name if gbps is None or "Gbps" in each.name else f"{each.name} {number(gbps)} Gbps"
+    is_said = gbps is None or "Gbps" in each.name or each.design.stated_name
+    return each.name if is_said else f"{each.name} {number(gbps)} Gbps"
 
 
 def _size_or_time(best: Contender) -> dict[str, str]:
