@@ -121,6 +121,16 @@ def test_help_names_both_commands_first(capsys):
         assert command in " ".join(about.split())
 
 
+def test_help_says_what_renewal_knows_beyond_an_own_policy_and_that_own_policies_are_asked_for_each_value(capsys):
+    assert status("policies", "regimes", "--help") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "pool losses over all chains of the regime and know how many all-to-alls are left" in said
+    for row in ('"X always"', '"X pays"', '"tuned horizon"', '"renewal"', '"renewal of greedy"', '"renewal of X"'):
+        assert row in said
+    assert status("show", "--help", "circuits.delay_s") == 0
+    assert "a policy of your own is asked anew" in capsys.readouterr().out
+
+
 def test_regimes_tells_a_wrong_policy_of_the_user_in_a_sentence_and_leaves_no_file(tmp_path, capsys):
     (tmp_path / "own.py").write_text(OWN)
     out = tmp_path / "rows.csv"

@@ -305,7 +305,8 @@ def _in_full(path: str, command: str, below: Sequence[SettingsLayer]) -> Iterato
     if isinstance(setting, Leaf) and setting.choice:
         yield f"  belongs to {setting.choice} = {setting.of}; stating it chooses {setting.of}"
     if setting.traced:
-        yield "  axis       a list of any length runs in one compiled program"
+        yield "  axis       a list of any length runs in one compiled program;"
+        yield "             a policy of your own is asked anew for values that it may weigh"
     every = [
         *flags_of_cases().items(),
         *((setting.flag, path) for path, setting in settings().items() if setting.command),

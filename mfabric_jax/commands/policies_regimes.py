@@ -13,6 +13,18 @@ class Options(shared.RowOptions, shared.OnDevice):
 
     Prints how much longer each takes than the best trajectory for demand that is known in advance. A regime takes
     minutes on two cores; its rows count as done together. The same command resumes an interrupted run.
+
+    "X always" reconfigures to X's circuits before every all-to-all. "X pays" does so only where they save the delay at
+    the next all-to-all (circuits.reconfigure = pays looks further, by how fast circuits age).
+    "tuned horizon": greedy, greedy-next or uniform, and the number of all-to-alls in which new circuits must save the
+    delay; those that took least time on the other seeds. "renewal": `Renewal` with circuits of uniform, greedy,
+    greedy-next and threshold(starts=1). "renewal of greedy": without threshold. "renewal of X", for X of --also: X and
+    uniform. "learned": renewal, with circuits of the network `ahead`, too. "next N known": the best decisions where the
+    next N demands are known.
+
+    Rows of renewal and learned pool losses over all chains of the regime and know how many all-to-alls are left.
+    Policies of --also know neither. Pooled seeds are not independent, so intervals are rough. With --all-columns, the
+    columns beyond_renewal of --out are differences to the row renewal, paired by seed.
     """
 
     config: Regimes

@@ -105,8 +105,8 @@ def iteration_of(case: Case) -> tuple[IterationOf, dict[str, Any]]:
     """Return a case's iteration as a function of its numbers, and these numbers by path, to change or sweep.
 
     Numbers are bandwidths, delays, the rate of computation, `run.sample` (index of the iteration, from 0) and, on
-    mFabric, `network.mfabric.optical_degree`. They may be traced, differentiated and batched, and are not checked. The
-    case fixes everything else; the function raises InputError for any other path.
+    mFabric, `network.mfabric.optical_degree`. They may be traced and batched, and are not checked; those that are not
+    whole may be differentiated. The case fixes everything else; the function raises InputError for any other path.
 
     Example: `function, numbers = iteration_of(Case())`, then `evaluate(function, grid(**{path: [value] for path, value
     in numbers.items()} | {"circuits.delay_s": [0.001, 0.025]}))`.

@@ -17,6 +17,10 @@ BEST = "one all-to-all ahead, best"
 PUBLISHED = "greedy always"  # the paper's; also one of those of `BEST`
 UNSHOWN = ("clairvoyant", "next 1 known", "next 12 known")
 AHEAD = ("always", "pays")  # last word of policies that weigh one all-to-all
+POOLED = (
+    "Lines renewal, renewal of ... and learned: `Renewal` pools losses over all chains of the regime, so seeds are not "
+    "independent, and knows how many all-to-alls are left. Policies of --also know neither."
+)
 
 
 class Load(NamedTuple):
@@ -29,18 +33,29 @@ class Load(NamedTuple):
 
 def gaps_table(rows: Rows, load: Load, file: str | None = None) -> str:
     """Return the gap of the main policies in per cent with its interval: a table for each regime, a line for each
-    policy, a column for each delay. Then name the other policies, which are in `file`, and say how long an all-to-all
-    takes at least, to judge delays against it.
+    policy, a column for each delay, and the names of the best policies of one all-to-all. Then name the other policies,
+    which are in `file`, and say how long an all-to-all takes at least, to judge delays against it.
     """
-    tables = [_table(name, by) for name, by in rows_by_regime(rows).items()]
+    tables = [f"{_table(name, by)}\n{_best_words(by[BEST])}" for name, by in rows_by_regime(rows).items()]
     words = [
         "gap: time beyond the best trajectory for demand that is known in advance,",
         "+- half of the 95 % interval over seeds.",
     ]
-    if any(row["policy"] == "learned" for row in rows):
+    policies = {row["policy"] for row in rows}
+    if "renewal" in policies:
+        words.append(wrap(POOLED))
+    if "learned" in policies:
         words.append("learned: network `ahead` with rule `renewal`; the policy `learned` is another.")
     words += [wrap(text) for text in (_hidden_words(rows, file), _load_words(rows, load)) if text]
     return "\n\n".join([*tables, "\n".join(words)])
+
+
+def _best_words(best: dict[float, dict[str, Any]]) -> str:
+    """A sentence on the policies behind `BEST`."""
+    delays: dict[str, list[str]] = {}
+    for delay, row in best.items():
+        delays.setdefault(row["policy"], []).append(delay_words(delay))
+    return wrap(f"{BEST}: " + "; ".join(f"{name} at {', '.join(those)}" for name, those in delays.items()) + ".")
 
 
 def _hidden_words(rows: Rows, file: str | None) -> str:

@@ -64,6 +64,21 @@ def test_the_table_has_a_column_for_each_delay():
     assert "8 servers, 4 + 1, pairs 2: gap [%]" in text
 
 
+def test_the_best_policies_of_an_all_to_all_are_named_below_their_table():
+    late = [row | ({"gap": 1.0} if (row["policy"], row["delay_s"]) == ("uniform", 1e-2) else {}) for row in rows_of()]
+    text = gaps_table(late + rows_of(routing="unsplit"), SENT)
+    first, second = (line for line in text.splitlines() if line.startswith(f"{BEST}:"))
+    assert first == f"{BEST}: greedy pays at 0, 100 us; uniform at 10 ms."
+    assert second == f"{BEST}: greedy pays at 0, 100 us, 10 ms."
+
+
+def test_the_table_says_what_renewal_knows_beyond_an_own_policy():
+    flat = "".join(gaps_table(rows_of(), SENT).split())  # lines break within all-to-alls, too
+    for words in ("`Renewal` pools losses over all chains of the regime", "knows how many all-to-alls are left"):
+        assert words.replace(" ", "") in flat
+    assert "pools" not in gaps_table([row for row in rows_of() if row["policy"] != "renewal"], SENT)
+
+
 def test_the_table_says_what_an_all_to_all_takes_so_that_delays_can_be_judged():
     """1 GB on 5 NICs of 50 GB/s takes 4 ms, on 8 NICs 2.5 ms; the bound of rows is 10 ms."""
     text = " ".join(gaps_table(rows_of() + rows_of(optical=6, electrical=2), Load(1e9, 0.05, 3.0)).split())
