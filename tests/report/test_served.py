@@ -76,6 +76,12 @@ def test_quotes_that_reverse_an_order_make_designs_equal():
         assert any("at other quoted prices" in remark for remark in ranking.remarks)
 
 
+def test_a_headline_names_no_design_that_is_best_for_one_job_alone(tmp_path):
+    usd = {("a", "fat-tree"): 0.2, ("a", "mfabric"): 0.4, ("b", "fat-tree"): 0.4, ("b", "mfabric"): 0.2}
+    rows = [served(fabric, 400.0, 8, value, model=model) for (model, fabric), value in usd.items()]
+    assert '<p class="verdict">The best design differs from job to job</p>' in page_of(rows, tmp_path)
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_of_equal_dollars_the_sooner_first_token_leads(order):
     late = served("fat-tree", 400.0, 8, 0.25, load_ttft_p99_s=1.992)
