@@ -332,7 +332,8 @@ def _unsteady(row: Row, named: str, cases: Cases) -> Iterator[str]:
         yield (
             f"{named}: the load is too short: {number(window)} s are counted after the warm-up, "
             f"{number(window / life, 2)} times a median request ({number(life)} s), "
-            f"so pools are still filling up and look better than in steady state; {_longer(row, cases, times_too_short(row))}."
+            "so pools are still filling up and look better than in steady state; "
+            f"{_longer(row, cases, times_too_short(row))}."
         )
     elif falls_behind(row):
         rates = f"{number(arrive)} requests per second arrive, {number(done)} finish"
