@@ -126,7 +126,7 @@ def _serve_clients(cases: Cases, options: Options) -> None:
     shared.print_conclusions(sentences.client_conclusions(rows))
     print(sentences.common_of_replicas(rows[0], apart))
     print(report.plain([_client_line(row) for row in rows], [*named, *shown]))
-    shared.print_lines([*sentences.OF_REPLICAS, *sentences.host_sentences(cases), *unknown_prices(cases)])
+    shared.print_lines([*sentences.replica_sentences(cases), *unknown_prices(cases)])
 
 
 def _client_line(row: dict[str, Any]) -> dict[str, Any]:

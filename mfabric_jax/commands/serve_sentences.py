@@ -331,7 +331,8 @@ def _unsteady(row: Row, named: str, cases: Cases) -> Iterator[str]:
         yield (
             f"{named}: the load is too short: {number(window)} s are counted after the warm-up, "
             f"{number(window / life, 2)} times a median request ({number(life)} s), "
-            f"so pools are still filling up and look better than in steady state; {_longer(row, cases, times_too_short(row))}."
+            "so pools are still filling up and look better than in steady state; "
+            f"{_longer(row, cases, times_too_short(row))}."
         )
     elif falls_behind(row):
         rates = f"{number(arrive)} requests per second arrive, {number(done)} finish"
@@ -497,6 +498,14 @@ def context_sentences(cases: Cases) -> Iterator[str]:
             )
 
 
+def replica_sentences(cases: Cases) -> Iterator[str]:
+    """Yield what the columns of replicas leave out, whose kernels they take, and how a fitted time of hosts counts."""
+    yield from OF_REPLICAS
+    if any(case.serving.replica.engine is None for case in cases):
+        yield "engine: the fastest kernels of all engines, prompts in separate passes; --engine names yours."
+    yield from host_sentences(cases)
+
+
 def host_sentences(cases: Cases) -> Iterator[str]:
     """Yield that the slow end, the default rule, counts a fitted `serving.host_s` twice."""
     from mfabric_jax.apps.serving.deployment import limit_basis
@@ -579,8 +588,8 @@ def _of_estimates(rows: list[Row]) -> Iterator[str]:
     partly = [name for name in measured if has_family(GPUS[name])]
     if partly:
         yield (
-            f"{', '.join(partly)}: kernel times are fitted to public tables, and estimates where these lack a kernel "
-            '(decoding attention, dispatch, combine). The page "GPUs" has the sources.'
+            f"{', '.join(partly)}: kernel times are fitted to public tables (the fastest engine), and estimates where "
+            'these lack a kernel (decoding attention, dispatch, combine). The page "GPUs" has the sources.'
         )
     if others := [name for name in named if name not in measured]:
         yield f"{', '.join(others)}: kernel times are wide estimates, unless you state a table."

@@ -9,12 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mfabric_jax import units
-from mfabric_jax.case.pools_of_row import POOL_COLUMNS, settings_of_pools
 from mfabric_jax.fabric.registry import joins_groups, keep_joined
 from mfabric_jax.report.grid import GPU, TOKEN_USD, Rows, group_rows, setting_name, values_of
 from mfabric_jax.report.numerals import join_names, number, percent, usable
+from mfabric_jax.support.lazily import LazyModule
 from mfabric_jax.support.measured_errors import MEASURED
 from mfabric_jax.workload.gpus import GPUS
+
+pools = LazyModule("mfabric_jax.case.pools_of_row")
 
 PER_USER, PER_GPU = "tokens_per_s_per_user", "tokens_per_s_per_gpu"
 LIMIT, FIRST_LIMIT = "tpot_limit_s", "ttft_limit_s"
@@ -28,11 +30,7 @@ _LIMITS = {  # settings by column, the first stated one, and what turns their va
     "in_slo_limit": (("serving.load.keep",), float),
 }
 _TIME_LIMITS = {LIMIT: "a token", FIRST_LIMIT: "to the first token"}  # in words
-_TOLD = {
-    "serving.by",
-    *POOL_COLUMNS,
-    *(path for name in _TIME_LIMITS for path in _LIMITS[name][0]),
-}  # settings that have a column
+_TOLD = "serving.by", *(path for name in _TIME_LIMITS for path in _LIMITS[name][0])  # settings that have a column
 HEADROOM = "headroom"  # sentences in the configuration beside rows
 _GROUPS = "_groups"  # numbers of groups are a choice, not a load
 _CHOICES = (
@@ -101,8 +99,8 @@ def candidates(rows: Rows) -> Rows:
 
 def _candidate(row: Mapping[str, Any]) -> dict[str, Any]:
     own = {GPU if name == "gpu" else name: value for name, value in row.items()}
-    if all(name in row for name in POOL_COLUMNS.values()):  # groups that one file states, another one finds
-        own |= {path: value for path, value in settings_of_pools(row).items() if path in own}
+    if all(name in row for name in pools.POOL_COLUMNS.values()):  # groups that one file states, another one finds
+        own |= {path: value for path, value in pools.settings_of_pools(row).items() if path in own}
     return own | ({TOKEN_USD: None} if has_load(row) else {LOAD_USD: None})
 
 
@@ -149,7 +147,7 @@ def choices(rows: Rows) -> list[str]:
 
 def settings_apart(row: Mapping[str, Any]) -> list[str]:
     """Return the columns of settings in which rows differ, without those that another column tells."""
-    return [name for name in row if "." in name and name not in _TOLD]
+    return [name for name in row if "." in name and name not in (*_TOLD, *pools.POOL_COLUMNS)]
 
 
 def _jobs(rows: Rows) -> list[str]:

@@ -93,6 +93,12 @@ def test_a_gpu_with_one_price_is_compared_with_the_range_of_the_other():
     assert error_of_second(best, same) == pytest.approx((0.31 / 0.3, 0.21 / 0.2))
 
 
+def test_a_headline_names_no_design_that_is_best_for_one_job_alone(tmp_path):
+    usd = {("a", "fat-tree"): 0.2, ("a", "mfabric"): 0.4, ("b", "fat-tree"): 0.4, ("b", "mfabric"): 0.2}
+    rows = [served(fabric, 400.0, 8, value, model=model) for (model, fabric), value in usd.items()]
+    assert '<p class="verdict">The best design differs from job to job</p>' in page_of(rows, tmp_path)
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_of_equal_dollars_the_sooner_first_token_leads(order):
     late = served("fat-tree", 400.0, 8, 0.25, load_ttft_p99_s=1.992)

@@ -95,6 +95,8 @@ def _over_models(every: Mapping[str, Sequence[Contender]]) -> str:
         for name in dict.fromkeys(each.name for each in _equal(own) or own[:1]):
             wins[name] = wins.get(name, 0) + 1
     most = max(wins.values())
+    if most == 1:
+        return "The best design differs from job to job"
     names = [name for name, count in wins.items() if count == most]
     jobs = "both jobs" if most == len(every) == 2 else f"{most} of {len(every)} jobs"
     ties = any(_equal(own) for own in every.values())

@@ -541,7 +541,7 @@ def test_the_table_shows_what_decides_and_every_column_on_request(capsys):
     assert head.split("  ")[-1] == "$/M"
     assert "dispatch [us]" not in said
     assert "prefill_gpu" not in said
-    assert "MI300X: kernel times are fitted to public tables" in said
+    assert "MI300X: kernel times are fitted to public tables (the fastest engine), and" in said
     assert "H20-SXM: kernel times are wide estimates" in said
     assert "H200-SXM: " not in said
     assert status(*words, "--all-columns") == 0

@@ -150,7 +150,9 @@ def test_a_fitted_time_of_hosts_is_judged_as_predicted(capsys):
     warns = "already contains host time: if you fitted serving.host_s to a measurement, it counts twice"
     for more, expected in (("--tpot-ms", "90"), True), (("--tpot-ms", "90", "--by", "predicted"), False), ((), False):
         assert cli.main([*fitted, *more]) == 0
-        assert (warns in " ".join(capsys.readouterr().out.split())) is expected
+        said = " ".join(capsys.readouterr().out.split())
+        assert (warns in said) is expected
+        assert "engine: the fastest kernels of all engines, prompts in separate passes; --engine names yours." in said
     pools = *fitted[:3], "--fabric", "fat-tree", "--ep", "16", "--tpot-ms", "200", *fitted[-2:]
     assert cli.main(list(pools)) == 0
     assert warns in " ".join(capsys.readouterr().out.split())
