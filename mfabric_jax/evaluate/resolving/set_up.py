@@ -154,8 +154,8 @@ def tier_words(every: Sequence[Resolved]) -> str | None:
 
 def tree_name(resolved: Resolved) -> str:
     """Return the fabric, with the ratio of an oversubscribed tree."""
-    ratio = resolved.fabric.links(resolved.site).tree.oversubscription
-    return resolved.fabric.name + (f" ({ratio:g}:1)" if ratio != 1 else "")
+    tree = resolved.fabric.links(resolved.site).tree
+    return resolved.fabric.name + (f" ({tree.oversubscription:g}:1)" if tree and tree.oversubscription != 1 else "")
 
 
 def reduction_words(resolved: Resolved) -> str | None:
