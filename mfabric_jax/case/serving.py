@@ -228,7 +228,9 @@ class ServingSettings(SettingsGroup, frozen=True):
         Natural | None, doc("Extra copies of experts (auto: the fewest that fill the GPUs).")
     ] = None
     reserved_gigabytes: Annotated[Least0, doc("Memory of a GPU kept for buffers of kernels and graphs [GB].")] = 6.0
-    host_s: Annotated[Least0, doc("Time per step or pass in which GPUs wait for hosts [s].")] = 0.0
+    host_s: Annotated[
+        Least0, doc("Time per step or pass in which GPUs wait for hosts [s]; bands already contain it.")
+    ] = 0.0
     tpot_ms: Annotated[
         Amount | None,
         doc(

@@ -205,7 +205,7 @@ def remarks(shown: Rows) -> Iterator[str]:
     if fabrics := [name for name in dict.fromkeys(same) if name != best["fabric"]]:
         yield (
             f"{best['fabric']} takes the same time per token as {' and '.join(fabrics)}: they differ only in the price "
-            "of their network. Slower NICs may do (--nic-gbps 100,200,400)."
+            "of their network."
         )
 
 
@@ -220,7 +220,7 @@ def locality_words(row: Mapping[str, Any], server: int) -> str | None:
     each = dict.fromkeys(map(number, sizes))
     return (
         f"EP {' and '.join(each)} {'fit' if len(each) > 1 else 'fits'} into one server; the network carries only "
-        f"caches{used}. Take the simplest network."
+        f"caches{used}. Take the simplest network; slower NICs may do (--nic-gbps 100,200,400)."
     )
 
 

@@ -460,6 +460,7 @@ _FITTED_HOSTS = (
     "With such a serving.host_s the prediction is your measurement (--by predicted), for --clients with that engine; "
     "the bands of pools already contain host time, so add none there without --by predicted."
 )
+_NO_HOSTS = "No measured time lies above its band, and bands contain host time: plan without serving.host_s."
 
 
 def _band_words(line: Mapping[str, Any]) -> str:
@@ -473,7 +474,8 @@ def _band_words(line: Mapping[str, Any]) -> str:
 
 
 def _unexplained_sentences(rows: Rows) -> list[str]:
-    """Sentences on the rows that took longest, if longer than their bands: what is missing, and how to plan with it."""
+    """Sentences on the rows that took longest, if longer than their bands: what is missing, and how to plan with it.
+    If no row did, that nothing is to be added."""
     known = sorted((row for row in rows if row["error"] is not None), key=lambda row: row["error"])
     slow = [row for row in known if row["predicted_tpot_ms"] / (1 + row["error"]) > row["high_ms"]]
     sentences = []
@@ -490,7 +492,9 @@ def _unexplained_sentences(rows: Rows) -> list[str]:
         )
     more = len(slow) - len(sentences)
     sentences += [f"{more} more rows took longer than their bands (unexplained_s)."] if more > 0 else []
-    return [*sentences, _FITTED_HOSTS] if slow else []
+    if not slow:
+        return [_NO_HOSTS] if known else []
+    return [*sentences, _FITTED_HOSTS]
 
 
 def _run(row: Mapping[str, Any]) -> Mapping[str, Any]:

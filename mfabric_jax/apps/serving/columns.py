@@ -192,7 +192,8 @@ SERVED_ROWS = Columns(
     Column(
         "unexplained_s",
         "s",
-        "The `serving.host_s` with which `serve --clients` predicts the measured time; empty if it already is longer.",
+        "The `serving.host_s` with which `serve --clients --by predicted` gives the measured time; empty if it is "
+        "shorter than predicted. Bands already contain it.",
     ),
     Column("reason", TEXT, "Why the row cannot be predicted."),
 )

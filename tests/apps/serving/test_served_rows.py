@@ -162,6 +162,7 @@ def test_the_command_writes_every_row(tmp_path, capsys):
     rows = list(csv.DictReader(out.open()))
     assert [bool(row["predicted_tpot_ms"]) for row in rows] == [True, False]
     assert rows[1]["reason"].startswith("dp_size")
+    assert "No measured time lies above its band, and bands contain host time: plan without serving.host_s." in text
     assert cli.main(["validate", "training", "--rows", str(path)]) == 2
     assert cli.main(["validate", "serving", "deepep-v2", "--rows", str(path)]) == 2
 
