@@ -161,7 +161,7 @@ def _table_row(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row of the table: times in milliseconds, the band in one cell."""
     from mfabric_jax import units
 
-    each = {name: units.to_ms(row[f"{name}_s"]) for name in ("tpot", "ttft")}
+    each = {name: units.to_ms(row[f"{name}_s"]) for name in ("tpot", "ttft")} | _limits_ms(row)
     low, high = (units.to_ms(row[f"tpot_{end}_s"]) for end in ("low", "high"))
     calls = {name: units.to_us(row[f"{name}_s"]) for name in ("dispatch", "combine", "attention", "experts")}
     return row | each | calls | {"band": f"{low:.3g} to {high:.3g}", "overlap": "yes" if row["overlap"] else "no"}
@@ -200,7 +200,13 @@ def _under_load(row: dict[str, Any]) -> dict[str, Any]:
     from mfabric_jax import units
 
     times = [name for name in LOAD if name.endswith("_s") and "per_s" not in name]
-    return row | {name: None if row[name] is None else units.to_ms(row[name]) for name in times}
+    return row | {name: None if row[name] is None else units.to_ms(row[name]) for name in times} | _limits_ms(row)
+
+
+def _limits_ms(row: dict[str, Any]) -> dict[str, float | None]:
+    from mfabric_jax import units
+
+    return {name: None if row[name] is None else units.to_ms(row[name]) for name in sentences.LIMITS}
 
 
 def _load_columns(rows: list[dict[str, Any]], details: bool) -> list[Any]:
@@ -217,7 +223,8 @@ def _names(rows: list[dict[str, Any]]) -> list[Any]:
     from mfabric_jax import report
 
     names = "fabric", *sentences.apart_of(rows), "ep"
-    return [report.TableColumn(name, name.removeprefix("serving."), apart=True) for name in names]
+    titles = {name: sentences.LIMITS.get(name, name.removeprefix("serving.")) for name in names}
+    return [report.TableColumn(name, title, apart=True) for name, title in titles.items()]
 
 
 def _columns(rows: list[dict[str, Any]], details: bool) -> list[Any]:

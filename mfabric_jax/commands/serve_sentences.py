@@ -14,6 +14,7 @@ from mfabric_jax.report.served import half_load_usd, locality_words, measured_wo
 
 KINDS = "gpu", "prefill_gpu", "nic_gbps", "prefill_nic_gbps"
 APART = "model", *KINDS, "kernels", "precision", "tp", "context"  # shown if rows differ in them
+LIMITS = {"tpot_limit_s": "limit [ms]", "ttft_limit_s": "ttft limit [ms]"}  # titles
 NO_CHOICE = "serving.load.", "serving.prompt", "serving.answer"  # rows that differ in these serve another load
 PAGE = 'The page "Serving"'
 CLIENTS = "serving.replica.clients"
@@ -93,7 +94,7 @@ def settings_of(rows: list[Row]) -> list[str]:
 
 def apart_of(rows: list[Row]) -> list[str]:
     """Return the columns, except fabric and size, in which rows differ."""
-    named = (*APART, *settings_of(rows))
+    named = (*APART, *LIMITS, *settings_of(rows))
     return [name for name in named if len({row[name] for row in rows}) > 1 and not _repeats(name, rows)]
 
 
@@ -104,8 +105,15 @@ def _repeats(name: str, rows: list[Row]) -> bool:
 
 def name_row(row: Row, rows: list[Row], *, sized: bool = True) -> str:
     """Name a row in a sentence, with the columns in which rows differ. `sized`: also with its size."""
-    apart = [f"{name} {row[name]}" for name in apart_of(rows) if name not in ("model", "kernels")]
+    apart = [_of_column(row, name) for name in apart_of(rows) if name not in ("model", "kernels")]
     return ", ".join([f"{row['model']} on {row['fabric']}", *apart, *([f"ep {row['ep']}"] if sized else [])])
+
+
+def _of_column(row: Row, name: str) -> str:
+    if name not in LIMITS:
+        return f"{name} {row[name]}"
+    kind, limit_s = LIMITS[name].removesuffix(" [ms]"), row[name]
+    return f"{kind} {'none' if limit_s is None else f'{units.to_ms(limit_s):g} ms'}"
 
 
 def common(rows: list[Row]) -> str:
@@ -367,8 +375,9 @@ def _by_load(every: list[Row]) -> list[list[Row]]:
 
 
 def _loads(every: list[Row]) -> list[str]:
-    """Return the settings in which the loads of rows differ."""
-    return [name for name in settings_of(every) if name.startswith(NO_CHOICE) and not name.endswith("_groups")]
+    """Return the columns in which the loads and the time limits of rows differ."""
+    loads = [name for name in settings_of(every) if name.startswith(NO_CHOICE) and not name.endswith("_groups")]
+    return [*loads, *(name for name in LIMITS if name in apart_of(every))]
 
 
 def conclusions(every: list[Row]) -> Iterator[str]:
@@ -379,7 +388,7 @@ def conclusions(every: list[Row]) -> Iterator[str]:
     for own in _by_load(every):
         best = cheapest(good := rows_within_limits(own))
         if not good:
-            named = ", ".join([str(own[0]["model"]), *(f"{name} {own[0][name]}" for name in _loads(every))])
+            named = ", ".join([str(own[0]["model"]), *(_of_column(own[0], name) for name in _loads(every))])
             yield f"{named}: no row fits the memory{_aims(own)}."
         elif best is not None:
             named = f"{name_row(best, every)}, batch {best['batch']:g}"

@@ -500,6 +500,15 @@ def test_equal_dollars_go_to_the_sooner_tokens_under_a_load_and_to_more_tokens_w
     assert cheapest([late, slow, early]) is early
 
 
+def test_each_time_limit_has_its_answer_and_its_column(capsys):
+    assert status(*WORDS, "--fabric", "fat-tree", "--ep", "32", "--tpot-ms", "100,50") == 0
+    said = " ".join(capsys.readouterr().out.split()).replace("fat- tree", "fat-tree")
+    slow, fast = re.findall(r"Cheapest in time: deepseek-v3 on fat-tree, limit (\d+) ms, ep 32, batch (\d+), at", said)
+    assert (slow[0], fast[0]) == ("100", "50")
+    assert int(slow[1]) > int(fast[1])
+    assert re.search(r"fabric limit \[ms\] ep batch .* fat-tree 100 32 \d+ .* fat-tree 50 32 ", said)
+
+
 def test_the_cheapest_under_a_load_says_what_the_load_does_not_show(capsys):
     words = *WORDS[:3], "--gpu", "H200-SXM", "--nic-gbps", "400", "--fabric", "fat-tree,rail-only", "--ep", "8"
     words = *words, "--rate", "20", "--answer", "100", "--tpot-ms", "90", "--set", "serving.prefill.ep=8"
