@@ -164,13 +164,9 @@ def _months(cases: Cases, named: Sequence[tuple[str, str]]) -> tuple[list[Any], 
 
 
 def _on_spare_ports(cases: Cases, months: Sequence[Any]) -> list[str]:
-    """Return a sentence on trees without ports for a spare server, if a failure takes one."""
-    from mfabric_jax.apps.failures.spare_ports import full_tree_words
-    from mfabric_jax.evaluate.resolving.resolve import resolve
+    from mfabric_jax.apps.failures.spare_ports import spare_port_lines
 
-    takes_one = any(row["spare_usd"] for month in months if month for row in month.rows)
-    words = full_tree_words([resolve(block.case) for block in cases.blocks]) if takes_one else None
-    return [words] if words else []
+    return spare_port_lines(cases, (row for month in months if month for row in month.rows))
 
 
 def _by_network(named: Sequence[tuple[str, str]], months: Sequence[Any]) -> dict[str, list[Any]]:

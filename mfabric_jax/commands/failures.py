@@ -152,8 +152,7 @@ def run(cases: Cases, options: Options) -> None:
     from mfabric_jax.apps.failures import failures
     from mfabric_jax.apps.failures.failure_rows import HOURS_A_MONTH
     from mfabric_jax.apps.failures.months import months
-    from mfabric_jax.apps.failures.spare_ports import full_tree_words
-    from mfabric_jax.evaluate.resolving.resolve import resolve
+    from mfabric_jax.apps.failures.spare_ports import spare_port_lines
     from mfabric_jax.evaluate.rows.results import record_of_cases
     from mfabric_jax.report.grid import distinguishing_columns
 
@@ -184,8 +183,7 @@ def run(cases: Cases, options: Options) -> None:
     shared.print_lines(month_loss_lines(rows, HOURS_A_MONTH))
     shared.print_lines(month_price_lines(rows))
     shared.print_lines(remedies(rows))
-    if any(row["spare_usd"] for row in rows):
-        shared.print_lines(filter(None, [full_tree_words([resolve(block.case) for block in cases.blocks])]))
+    shared.print_lines(spare_port_lines(cases, rows))
     changes = {plan.case.network.fabric: shared.changes_of(plan.case) for plan in every}
     shared.print_lines(slow_switches(rows, changes))
     for row in rows:

@@ -151,7 +151,7 @@ def _by_fabric(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     from mfabric_jax.apps.serving.search import rows_within_limits
     from mfabric_jax.report.grid import group_rows
 
-    both = *sentences.APART, *sentences.settings_of(rows), "tpot_limit_s", "ttft_limit_s", "by"
+    both = *sentences.APART, *sentences.LIMITS, *sentences.settings_of(rows), "by"
     common = [name for name in both if name != "kernels"]
     return [rows_within_limits(own) or own for own in group_rows(rows, "fabric", *common).values()]
 

@@ -1,7 +1,10 @@
 """Whether switch trees have ports left for the NICs of a spare server."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from mfabric_jax.case import Cases
+from mfabric_jax.evaluate.resolving.resolve import resolve
 from mfabric_jax.evaluate.resolving.resolved import Resolved, tree_room
 from mfabric_jax.evaluate.resolving.set_up import tree_name
 from mfabric_jax.evaluate.rows.costs import tree_nics
@@ -16,6 +19,13 @@ def full_tree_words(every: Sequence[Resolved]) -> str | None:
         f"The NICs fill all switch ports of {' and '.join(full)}, so a spare server has no port. Dollars count its "
         "ports like those of others; a further tier (network.tiers) or larger switches (network.radix) cost more."
     )
+
+
+def spare_port_lines(cases: Cases, rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the sentence on trees of the cases without ports for a spare server, if a failure in `rows` takes one."""
+    takes_one = any(row["spare_usd"] for row in rows)
+    words = full_tree_words([resolve(block.case) for block in cases.blocks]) if takes_one else None
+    return [words] if words else []
 
 
 def _holds_a_spare(resolved: Resolved) -> bool:

@@ -57,7 +57,7 @@ def jobs_and_networks(cases: Cases) -> list[tuple[str, str]]:
     for (variant, case, values), network in zip(each, networks, strict=True):
         numbers = of_variant[variant] if named else range(len(each))
         varied = [path for path in values if not path.startswith(OF_NETWORKS) and path != "model.name"]
-        varied = [path for path in varied if len({str(each[number][2][path]) for number in numbers}) > 1]
+        varied = [path for path in varied if _differ([each[number][2] for number in numbers], path)]
         job = [variant if named else model_of(case).label, *(_words(path, values[path]) for path in varied)]
         own = [networks[number] for number in of_variant[variant]] if name_networks else []
         bought = [path for path in network if path != "network.fabric" and (not own or _differ(own, path))]
@@ -66,8 +66,8 @@ def jobs_and_networks(cases: Cases) -> list[tuple[str, str]]:
     return words
 
 
-def _differ(networks: Sequence[Mapping[str, Any]], path: str) -> bool:
-    return len({str(network.get(path)) for network in networks}) > 1
+def _differ(several: Sequence[Mapping[str, Any]], path: str) -> bool:
+    return len({str(values.get(path)) for values in several}) > 1
 
 
 def _of_network(case: Case, values: Mapping[str, Any]) -> dict[str, Any]:

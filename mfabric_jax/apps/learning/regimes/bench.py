@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from mfabric_jax import policies
 from mfabric_jax.apps.learning.regimes.cells import DELAYS_S, DRIFTING, NIC_GBPS, OF_RECORDINGS, RECORDED, Regime
 from mfabric_jax.apps.learning.regimes.chains import SEEN, Chains, check_recording, draw_chains
-from mfabric_jax.apps.learning.regimes.controls import CONTROLS, SLOW, Control, Served, of_policy, renewal_of_policy
+from mfabric_jax.apps.learning.regimes.controls import CONTROLS, SLOW, Control, of_policy, renewal_of_policy
 from mfabric_jax.apps.learning.regimes.learned import learned
 from mfabric_jax.apps.learning.regimes.lookahead import clairvoyant_s, informed_s, table_of
 from mfabric_jax.case.policies import is_file, is_function
@@ -160,14 +160,15 @@ def _rows_of(config: Regimes, regime: Regime, tell: Callable[[str], None]) -> li
     for number, name in enumerate(deciding):
         tell(f"{where}: {number} of {len(deciding)} policies done; {name}")
         served[name] = _control(name)(_some(name, chains), delays, regime.routing)
+    totals = {name: np.asarray(own.total_s(delays), np.float64) for name, own in served.items()}
     bound = np.asarray(_bounds(chains.region, chains.demand[:, SEEN:]), np.float64)
     rows = []
     for number, delay_s in enumerate(config.delays_s):
-        best, renewed = clairvoyant_s(table, delay_s), _total_s(served[PAIRED], delays, number)
+        best, renewed = clairvoyant_s(table, delay_s), totals[PAIRED][number]
         for name in config.names(regime):
             first = _choose_chains(name, chains)
             if name in served:
-                total = _total_s(served[name], delays, number)
+                total = totals[name][number]
                 changes, decision_s = float(served[name].changed[number].mean()), served[name].decision_s
             else:
                 total = best if name == CLAIRVOYANT else informed_s(table, delay_s, INFORMED[name])
@@ -202,10 +203,6 @@ def _some(name: str, chains: Chains) -> Chains:
 def _bounds(region: Region, demand: Float[Array, "B N S S"]) -> Float[Array, "B"]:
     """Return the degree bounds of each chain's demands, summed [s]."""
     return jax.vmap(jax.vmap(lambda matrix: degree_bound(region, matrix)))(demand).sum(1)
-
-
-def _total_s(served: Served, delays: Float[Array, "D"], number: int) -> Float[np.ndarray, "B"]:
-    return np.asarray(served.total_s(delays)[number], np.float64)
 
 
 def _row(
